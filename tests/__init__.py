@@ -1,0 +1,1 @@
+"""The tests, one folder a tier; DESIGN.md says which tier holds what."""
