@@ -84,7 +84,7 @@ class Agenda:
         self._line: LazyHeap[FairKey, str] = LazyHeap()
         self._timers: LazyHeap[float, Timer] = LazyHeap()
         self._parked: dict[str, dict[str, None]] = {}
-        self._runs_timed: dict[str, set[str]] = {}
+        self._runs_timed: dict[str, tuple[str, ...]] = {}
         self.next_at: dict[str, datetime | None] = {}
 
     # --- questions ---
@@ -164,18 +164,18 @@ class Agenda:
             self._line.set(schedule_id, fair_key(schedule, instant))
 
     def _index_runs(self, schedule: Schedule) -> None:
-        timed = {run.run_id for run in schedule.runs if run.live.look_mono is not None}
-        before = self._runs_timed.pop(schedule.schedule_id, None)
-        for run_id in (before or set()) - timed:
-            self._timers.set(("run", run_id), None)
-        for run in schedule.runs:
-            if run.live.look_mono is not None:
-                self._timers.set(("run", run.run_id), run.live.look_mono)
+        timed = {run.run_id: look for run in schedule.runs if (look := _look_mono(run)) is not None}
+        for run_id in self._runs_timed.pop(schedule.definition.schedule_id, ()):
+            if run_id not in timed:
+                self._timers.set(("run", run_id), None)
+        for run_id, look_mono in timed.items():
+            self._timers.set(("run", run_id), look_mono)
         if timed:
-            self._runs_timed[schedule.schedule_id] = timed
+            self._runs_timed[schedule.definition.schedule_id] = tuple(timed)
 
     def index_unknown(self, unknown: UnknownRun) -> None:
-        self._timers.set(("unknown", unknown.run_id), unknown.live.look_mono)
+        idle = unknown.watch_until is None or unknown.live.ask_seq is not None
+        self._timers.set(("unknown", unknown.run_id), None if idle else unknown.live.look_mono or 0.0)
 
     def index_answer(self, answer: Answer) -> None:
         waiting = answer.ask_seq is None and answer.retry_mono > 0
@@ -204,6 +204,14 @@ def waiting_instant(schedule: Schedule, at: datetime, mono: float) -> datetime |
     if candidate is None or candidate.instant > at or schedule.blocking_run_id(at) is not None:
         return None
     return candidate.instant
+
+
+def _look_mono(run: Run) -> float | None:
+    """When this run is to be looked at; one that nobody is waiting for and that has no time yet is looked at now."""
+    if run.live.look_mono is not None:
+        return run.live.look_mono
+    idle = run.live.call_seq is None and run.live.ask_seq is None
+    return 0.0 if idle and run.phase in ("ambiguous", "interrupted") else None
 
 
 def _unsent(schedule: Schedule) -> Run | None:

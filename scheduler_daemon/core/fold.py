@@ -53,7 +53,9 @@ def _epoch_started(draft: Draft, event: ev.EpochStarted) -> None:
         if schedule.runs:
             draft.put(replace(schedule, runs=tuple(_after_restart(run) for run in schedule.runs)))
     for unknown in list(draft.unknown.values()):
-        draft.unknown[unknown.run_id] = replace(unknown, live=RunLive())
+        forgotten = replace(unknown, live=RunLive())
+        draft.unknown[unknown.run_id] = forgotten
+        draft.agenda.index_unknown(forgotten)
 
 
 def _after_restart(run: Run) -> Run:
@@ -222,7 +224,7 @@ def _run_admitted(draft: Draft, event: ev.RunAdmitted) -> None:
 
 
 def _dispatch_marked(draft: Draft, event: ev.DispatchMarked) -> None:
-    _move(draft, event, mark=event.mark, live=RunLive())
+    _move(draft, event, mark=event.mark, server=event.mark.server, live=RunLive())
 
 
 def _dispatch_not_sent(draft: Draft, event: ev.DispatchNotSent) -> None:
@@ -235,7 +237,8 @@ def _call_lost(draft: Draft, event: ev.CallLost) -> None:
 
 
 def _attempt_marked(draft: Draft, event: ev.AttemptMarked) -> None:
-    _move(draft, event, mark=event.mark, attempts=event.mark.attempt, checkpoint=event.mark.checkpoint, live=RunLive())
+    _move(draft, event, mark=event.mark, server=event.mark.server, attempts=event.mark.attempt, checkpoint=event.mark.checkpoint,
+          live=RunLive())  # fmt: skip
 
 
 def _attempt_reverted(draft: Draft, event: ev.AttemptReverted) -> None:
@@ -263,15 +266,15 @@ def _run_settled(draft: Draft, event: ev.RunSettled) -> None:
     draft.put(replace(schedule, runs=runs, holds=holds, n=event.n))
     _count_slot(draft, run, None)
     if event.reason == "outcome-unknown":
-        _keep_unknown(draft, event)
+        _keep_unknown(draft, event, run)
     else:
         for owned in (run.run_id, run.server_run_id):
             if owned is not None:
                 draft.owners.pop(owned)
 
 
-def _keep_unknown(draft: Draft, event: ev.RunSettled) -> None:
-    draft.unknown[event.run_id] = UnknownRun(
+def _keep_unknown(draft: Draft, event: ev.RunSettled, run: Run) -> None:
+    unknown = UnknownRun(
         run_id=event.run_id,
         schedule_id=event.schedule_id,
         settled_at=event.at,
@@ -279,13 +282,18 @@ def _keep_unknown(draft: Draft, event: ev.RunSettled) -> None:
         attempt=event.attempt,
         checkpoint=event.checkpoint,
         watch_until=event.watch_until,
+        server=run.server,
     )
+    draft.unknown[event.run_id] = unknown
+    draft.agenda.index_unknown(unknown)
 
 
 def _outcome_observed(draft: Draft, event: ev.OutcomeObserved) -> None:
     unknown = draft.unknown[event.run_id]
     lifecycle.after("unknown", "OutcomeObserved", event.run_id)
-    draft.unknown[event.run_id] = replace(unknown, observed=event.result, watch_until=None, live=RunLive())
+    observed = replace(unknown, observed=event.result, watch_until=None, live=RunLive())
+    draft.unknown[event.run_id] = observed
+    draft.agenda.index_unknown(observed)
     schedule = draft.schedules[event.schedule_id]
     draft.put(replace(schedule, n=event.n))
 

@@ -168,15 +168,17 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 class RunLive(msgspec.Struct, frozen=True, kw_only=True):
     """What this process is doing about a run right now; gone at a restart.
 
-    `call_seq` is the open start or resume, `ask_seq` the open inspect or list.  `look_mono` is when to act next.
-    `unsure_mono` is since when the outcome has been unknown with the server reachable; `tries` counts for backoff.
+    `call_seq` is the open start or resume, sent again under the same key if `repeat`; `ask_seq` is the open inspect or list.
+    `look_mono` is when to act next, `tries` counts for backoff.  `lost_mono` is when sight of the call was lost: only what was
+    heard of the server later counts.  `unsure_mono` is since when the grace of reconciliation has been running.
     """
 
     call_seq: int | None = None
     call_mono: float = 0.0
-    repeated: bool = False
+    repeat: bool = False
     ask_seq: int | None = None
     look_mono: float | None = None
+    lost_mono: float | None = None
     unsure_mono: float | None = None
     tries: int = 0
     caller_gone: bool = False
@@ -188,7 +190,10 @@ Phase = Literal["admitted", "running", "ambiguous", "interrupted"]
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One admitted, unfinished occurrence with everything that was pinned at admission."""
+    """One admitted, unfinished occurrence with everything that was pinned at admission.
+
+    `server` is the one its last request was marked for; it outlives the mark, so that an interrupted run is asked after there.
+    """
 
     run_id: str
     schedule_id: str
@@ -208,6 +213,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     checkpoint: Checkpoint | None = None
     interrupt: Json = None
     attempts: int = 0
+    server: ServerFacts | None = None
     live: RunLive = RunLive()
 
 
@@ -223,6 +229,7 @@ class UnknownRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     server_run_id: str | None = None
     attempt: int = 0
     checkpoint: Checkpoint | None = None
+    server: ServerFacts | None = None
     watch_until: datetime | None = None
     observed: Result | None = None
     live: RunLive = RunLive()
