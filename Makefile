@@ -12,7 +12,7 @@ LOCK   := requirements.lock
 # are built once. Both can be set on the command line: make test WORKERS=8
 WORKERS ?= 2
 PYTEST  := $(BIN)/python -m pytest
-PIP     := $(BIN)/python -m pip --disable-pip-version-check --quiet
+PIP     := $(BIN)/python -m pip --disable-pip-version-check -qq
 
 # The interpreter is part of the stamp's name: a venv of 3.11 must not pass for one of 3.13.
 PY_TAG  := $(shell $(PYTHON) -c 'import sys; print("%d.%d.%d" % sys.version_info[:3])' 2>/dev/null)
@@ -37,7 +37,7 @@ $(LOCKED): $(LOCK)
 	@$(PYTHON) -m venv $(VENV) || { echo "Python's venv module is needed (Debian: python3-venv)" >&2; exit 1; }
 	@# The build backend first and by its pin: nothing below may fetch another one for itself.
 	@$(PIP) install "$$(grep '^setuptools==' $(LOCK))"
-	@$(PIP) install --no-deps --no-build-isolation -r $(LOCK)
+	@$(PIP) install --no-deps --no-build-isolation --use-pep517 -r $(LOCK)
 	@touch $@
 
 # Seconds, not a minute: only the entry point and the version number are written.
