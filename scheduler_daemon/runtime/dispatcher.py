@@ -1,0 +1,165 @@
+"""Carries effects out: every call to the workflow server starts here, and comes back as an observation.
+
+Owns: one task per open call, the reasons for which a call is cut off, and how an ending is put into an observation.  Must never know:
+the state, policy, what an observation leads to.
+
+Every task reports exactly once, unless it is fenced.  A call that is cancelled is classified by its cause before anything else: the
+caller went away, the server restarted, or the fence.  `CallProbe.sent` False proves that nothing left, whatever the cause.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from rpc_client.errors import Ambiguous, Answered, Ending, NotSent, Refused
+from rpc_client.transport import CallProbe
+from rpc_client.workflow import WorkflowClient
+from scheduler_daemon.core import commands as cmd
+from scheduler_daemon.runtime.clock import Clock
+from scheduler_daemon.runtime.logs import log
+from scheduler_daemon.runtime.questions import Questions
+from scheduler_daemon.runtime.results import result_of
+
+ASKS_MAX = 16
+"""How many questions may be open at the server at once; calls that execute are bounded by the slots."""
+
+
+class Dispatcher:
+    """Performs effects against one server; `report` takes the observations."""
+
+    def __init__(self, client: WorkflowClient, questions: Questions, clock: Clock, report: Callable[[cmd.Observation], None]) -> None:
+        self._client = client
+        self._questions = questions
+        self._clock = clock
+        self._report = report
+        self._calls: dict[int, asyncio.Task[None]] = {}
+        self._asks: set[asyncio.Task[None]] = set()
+        self._asking = asyncio.Semaphore(ASKS_MAX)
+        self._causes: dict[int, str] = {}
+
+    @property
+    def open_calls(self) -> int:
+        return len(self._calls)
+
+    def perform(self, effect: cmd.Effect) -> None:
+        """Start carrying one effect out."""
+        match effect:
+            case cmd.StartCall():
+                self._call(effect, self._start)
+            case cmd.ResumeCall():
+                self._call(effect, self._resume)
+            case cmd.CancelCall():
+                self.cancel(effect.seq, effect.reason)
+            case cmd.InspectRun():
+                self._ask(self._questions.inspect(effect))
+            case cmd.ListStopped():
+                self._ask(self._questions.list_stopped(effect))
+            case cmd.AskPreflight():
+                self._ask(self._questions.preflight(effect, self._clock.now().at))
+            case cmd.Probe():
+                self._ask(self._questions.probe(effect), bounded=False)
+
+    def cancel(self, seq: int, cause: str) -> None:
+        """Stop waiting for an open call.  `cause` "caller-gone" is a resume whose caller closed its connection."""
+        task = self._calls.get(seq)
+        if task is not None and seq not in self._causes:
+            self._causes[seq] = cause
+            task.cancel()
+
+    async def drained(self) -> None:
+        """Return when no start and no resume is open."""
+        while self._calls:
+            await asyncio.wait(list(self._calls.values()))
+
+    async def fence(self) -> None:
+        """Cut everything off without a word: marks and attempts stay, for the next start to judge."""
+        tasks = [*self._calls.values(), *self._asks]
+        for seq in self._calls:
+            self._causes[seq] = "fence"
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # --- calls that execute ---
+
+    def _call(self, effect: Any, send: Callable[[Any, CallProbe], Coroutine[Any, Any, Ending]]) -> None:
+        task = asyncio.create_task(self._carry(effect, send))
+        self._calls[effect.seq] = task
+        task.add_done_callback(lambda _: self._calls.pop(effect.seq, None))
+
+    async def _carry(self, effect: Any, send: Callable[[Any, CallProbe], Coroutine[Any, Any, Ending]]) -> None:
+        """One start or resume from send to ending; between the two the run is ambiguous to everybody but the server."""
+        probe = CallProbe()
+        try:
+            observation = call_observation(effect, await send(effect, probe))
+        except asyncio.CancelledError:
+            cause = self._causes.pop(effect.seq, "fence")
+            if cause == "fence":
+                raise
+            observation = _cut_off(effect, probe, cause)
+        except Exception as error:  # noqa: BLE001  a task boundary: whatever broke, the request may have left
+            log("bug", "error", reason=repr(error), run_id=effect.run_id)
+            observation = cmd.CallLostSight(effect.seq, effect.schedule_id, effect.run_id, f"internal error: {type(error).__name__}")
+        self._causes.pop(effect.seq, None)
+        self._report(observation)
+
+    async def _start(self, effect: cmd.StartCall, probe: CallProbe) -> Ending:
+        return await self._client.runs_start(
+            effect.deployment_id,
+            effect.input,
+            idempotency_key=effect.key,
+            max_steps=effect.max_steps,
+            timeout_s=effect.timeout_s,
+            probe=probe,
+        )
+
+    async def _resume(self, effect: cmd.ResumeCall, probe: CallProbe) -> Ending:
+        return await self._client.runs_resume(
+            effect.server_run_id,
+            effect.payload,
+            effect.outcome,
+            idempotency_key=effect.key,
+            timeout_s=effect.timeout_s,
+            probe=probe,
+        )
+
+    # --- questions ---
+
+    def _ask(self, question: Coroutine[Any, Any, list[cmd.Observation]], *, bounded: bool = True) -> None:
+        task = asyncio.create_task(self._put(question, bounded=bounded))
+        self._asks.add(task)
+        task.add_done_callback(self._asks.discard)
+
+    async def _put(self, question: Coroutine[Any, Any, list[cmd.Observation]], *, bounded: bool) -> None:
+        if not bounded:
+            observations = await question
+        else:
+            async with self._asking:
+                observations = await question
+        for observation in observations:
+            self._report(observation)
+
+
+def call_observation(effect: Any, ending: Ending) -> cmd.Observation:
+    """The evidence of one ending; what it means is decided in `core/observe.py`."""
+    where = (effect.seq, effect.schedule_id, effect.run_id)
+    match ending:
+        case Answered():
+            result = result_of(ending.result)
+            return cmd.CallLostSight(*where, "unreadable answer") if result is None else cmd.CallAnswered(*where, result)
+        case Refused():
+            return cmd.CallRefused(*where, ending.code, ending.message, ending.data)
+        case NotSent():
+            return cmd.CallNotSent(*where, ending.reason, ending.server_down or ending.http_status is not None)
+        case Ambiguous():
+            return cmd.CallLostSight(*where, ending.reason)
+
+
+def _cut_off(effect: Any, probe: CallProbe, cause: str) -> cmd.Observation:
+    where = (effect.seq, effect.schedule_id, effect.run_id)
+    gone = cause == "caller-gone"
+    if not probe.sent:
+        return cmd.CallNotSent(*where, f"cut off before it was sent: {cause}", server_down=False)
+    return cmd.CallLostSight(*where, "the caller went away" if gone else cause, caller_gone=gone)

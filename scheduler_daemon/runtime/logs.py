@@ -1,0 +1,83 @@
+"""Structured logs: what the daemon says, as data.
+
+Owns: the closed list of actions and the only use of the logging libraries.  Must never know: how anything was decided.
+
+One record is one JSON object on stderr with `ts`, `level`, `action` and fields; with `console` the same for people.  Inputs of
+workflows never appear in a record.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Any, Final, Literal
+
+import structlog
+
+ACTIONS: Final[dict[str, str]] = {
+    "starting": "the daemon starts; fields tell version, store and server",
+    "recovered": "the state was rebuilt from disk",
+    "torn_tail": "the journal ended in the middle of a batch that was never acknowledged; it was cut and kept in quarantine",
+    "damaged": "a record on disk is damaged; the schedule it belongs to is blocked",
+    "ready": "serving and scheduling",
+    "server_up": "the workflow server answers and passed the checks of first contact",
+    "server_down": "the workflow server cannot be reached; nothing is admitted until it can",
+    "server_refused": "the workflow server answers but must not be used; the daemon stops",
+    "preflight_failed": "the server did not answer about a deployment; it alone backs off",
+    "schedule_created": "a schedule was created",
+    "schedule_updated": "a schedule was changed",
+    "schedule_paused": "a schedule was paused",
+    "schedule_resumed": "a schedule was resumed",
+    "schedule_deleted": "a schedule was deleted",
+    "schedule_blocked": "a schedule admits nothing until an operator acts",
+    "schedule_unblocked": "an operator took responsibility for a blocked schedule",
+    "calendar_broken": "the calendar could not resolve a trigger",
+    "schedule_fault": "deciding about one schedule failed; it is blocked, the others go on",
+    "run_settled": "a run ended",
+    "run_interrupted": "a run waits at an interrupt",
+    "attempt_marked": "a resume is about to be sent",
+    "dispatch_not_sent": "a start provably never left; it is sent again",
+    "call_lost": "a request was sent, or may have been, and its outcome is not known",
+    "reconcile": "a run with an open outcome was judged; `case` is the letter in the runbook",
+    "reconcile_failed": "a run whose caller went away could not be judged; its mark and slot stay",
+    "outcome_unknown": "a run ended without anybody knowing how; it is never started again",
+    "outcome_observed": "the server showed later what became of such a run",
+    "clock_stepped": "the wall clock was set",
+    "storage_full": "the disk is full; new calls are refused and nothing is admitted",
+    "storage_room": "the disk has room again",
+    "storage_failed": "a write could not be made durable; the process stops",
+    "ownership_lost": "the store is not ours any more; the process stops",
+    "checkpoint": "history and a snapshot were written",
+    "checkpoint_failed": "a checkpoint could not be written; the journal has everything",
+    "draining": "admission has stopped, open calls may end",
+    "fenced": "open calls were cut off; their marks stay for the next start to judge",
+    "stopped": "the daemon stopped",
+    "bug": "an error that should not exist",
+}
+
+Level = Literal["info", "warning", "error"]
+
+
+def configure(log_format: str, level: str = "info") -> None:
+    """Send records to stderr, as JSON lines (`json`) or for people (`console`)."""
+    renderer: Any = structlog.processors.JSONRenderer() if log_format == "json" else structlog.dev.ConsoleRenderer(event_key="action")
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True, key="ts"),
+            structlog.processors.EventRenamer("action"),
+            structlog.processors.format_exc_info,
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
+        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+
+
+def log(action: str, level: Level = "info", **fields: Any) -> None:
+    """Say one thing.  An action that is not listed is a mistake of ours, and says so."""
+    logger: Any = structlog.get_logger()
+    if action not in ACTIONS:
+        fields, action, level = {**fields, "unlisted": action}, "bug", "error"
+    getattr(logger, level)(action, **fields)

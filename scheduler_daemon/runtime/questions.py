@@ -1,0 +1,187 @@
+"""Questions to the workflow server that execute nothing, each put into an observation.
+
+Owns: which methods answer which question, the checks of first contact, and the cache of artifacts.  Must never know: who asked, or
+what follows.  Every question has a bound in time, and fails alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from rpc_client.errors import APPLICATION_ERROR, METHOD_NOT_FOUND, Ambiguous, Answered, Ending, NotSent, Refused
+from rpc_client.workflow import WorkflowClient
+from scheduler_daemon.core import commands as cmd
+from scheduler_daemon.core.commands import Preflight
+from scheduler_daemon.core.model import ServerFacts
+from scheduler_daemon.runtime.results import result_of
+
+ARTIFACTS_MAX = 1024
+SOURCE_PAGES_MAX = 100
+RUN_PAGES_MAX = 5
+PAGE = 100
+
+CheckRoot = Callable[[str | None], str | None]
+"""Says why the server's store root forbids ours; None when they get along."""
+
+
+class Unanswered(Exception):
+    """A question that came to nothing: the reason, and whether the server is to be taken for down."""
+
+    def __init__(self, ending: NotSent | Ambiguous | Refused) -> None:
+        reason = f"{ending.code} {ending.message}" if isinstance(ending, Refused) else ending.reason
+        super().__init__(reason)
+        self.reason = reason
+        self.server_down = isinstance(ending, NotSent) and (ending.server_down or ending.http_status is not None)
+
+
+class Questions:
+    """`server_name` stands for the server in marks: its configured URL, or a name that survives a change of port."""
+
+    def __init__(self, client: WorkflowClient, server_name: str, check_root: CheckRoot) -> None:
+        self._client = client
+        self._server_name = server_name
+        self._check_root = check_root
+        self._artifacts: dict[tuple[str, int], dict[str, Any] | None] = {}
+
+    # --- the server ---
+
+    async def probe(self, effect: cmd.Probe) -> list[cmd.Observation]:
+        """Health; at first contact also sources, a scheduler of the server's own, and where its store lies."""
+        try:
+            facts = self._facts(_answer(await self._client.health()))
+            refusal = await self._first_contact(facts) if effect.first_contact else None
+        except Unanswered as unanswered:
+            return [cmd.ServerMissed(effect.seq, unanswered.reason)]
+        return [cmd.ServerSeen(effect.seq, facts, refusal)]
+
+    def _facts(self, health: Any) -> ServerFacts:
+        said: dict[str, Any] = health if isinstance(health, dict) else {}
+        if said.get("status") != "ok":
+            raise Unanswered(Ambiguous(f"health says {said.get('status')!r}"))
+        features = said.get("features") or ()
+        return ServerFacts(
+            url=self._server_name,
+            store_root=said.get("store_root"),
+            instance_id=said.get("instance_id"),
+            features=tuple(sorted(str(feature) for feature in features)),
+        )
+
+    async def _first_contact(self, facts: ServerFacts) -> str | None:
+        nested = self._check_root(facts.store_root)
+        if nested is not None:
+            return nested
+        probe = await self._client.schedules_list_probe()
+        if isinstance(probe, Answered) or (isinstance(probe, Refused) and probe.code != METHOD_NOT_FOUND):
+            return "the server answers workflow.schedules.list: it has a scheduler of its own"
+        if not isinstance(probe, Refused):
+            raise Unanswered(probe)
+        return await self._connection_sources()
+
+    async def _connection_sources(self) -> str | None:
+        cursor: str | None = None
+        for _ in range(SOURCE_PAGES_MAX):
+            page = _answer(await self._client.sources_list(cursor=cursor, limit=PAGE))
+            for source in page.get("sources", ()):
+                if source.get("kind") == "connection" and source.get("enabled", True):
+                    return f"source {source.get('id')!r} is of kind connection; MCP-backed servers are not supported yet"
+            cursor = page.get("next_cursor")
+            if cursor is None:
+                return None
+        return "the server lists more sources than can be checked"
+
+    # --- a deployment ---
+
+    async def preflight(self, effect: cmd.AskPreflight, asked_at: datetime) -> list[cmd.Observation]:
+        """Whether a deployment is runnable, and the schema of its input."""
+        try:
+            answer = await self.ask_preflight(effect.deployment_id)
+        except Unanswered as unanswered:
+            failed = cmd.PreflightAnswered(effect.seq, effect.deployment_id, asked_at, None, unanswered.reason)
+            return [failed, cmd.ServerMissed(0, unanswered.reason)] if unanswered.server_down else [failed]
+        return [cmd.PreflightAnswered(effect.seq, effect.deployment_id, asked_at, answer)]
+
+    async def ask_preflight(self, deployment_id: str) -> Preflight:
+        """Raises `Unanswered`."""
+        ending = await self._client.deployments_validate(deployment_id)
+        if unknown_to_server(ending):
+            return Preflight(deployment_id=deployment_id, known=False)
+        said = _answer(ending)
+        if said.get("status") != "runnable":
+            diagnostics = tuple(said.get("diagnostics") or ({"code": "unrunnable", "message": f"status {said.get('status')!r}"},))
+            return Preflight(deployment_id=deployment_id, diagnostics=diagnostics)
+        artifact_id, version = said.get("artifact_id"), said.get("artifact_version")
+        return Preflight(
+            deployment_id=deployment_id,
+            artifact_id=artifact_id,
+            artifact_version=version,
+            input_schema=await self._input_schema(artifact_id, version),
+        )
+
+    async def _input_schema(self, artifact_id: Any, version: Any) -> dict[str, Any] | None:
+        """An artifact version never changes, so its schema is asked for once."""
+        if not isinstance(artifact_id, str) or not isinstance(version, int):
+            return None
+        known = (artifact_id, version)
+        if known not in self._artifacts:
+            artifact = _answer(await self._client.artifacts_inspect(artifact_id, version))
+            while len(self._artifacts) >= ARTIFACTS_MAX:
+                self._artifacts.pop(next(iter(self._artifacts)))
+            self._artifacts[known] = artifact.get("input_schema")
+        return self._artifacts[known]
+
+    # --- runs ---
+
+    async def inspect(self, effect: cmd.InspectRun) -> list[cmd.Observation]:
+        """Where one run stands; unknown to the server is an answer, anything but an answer is a failure."""
+        ending = await self._client.runs_inspect(effect.server_run_id)
+        about = {"seq": effect.seq, "schedule_id": effect.schedule_id, "run_id": effect.run_id, "attempt": effect.attempt}
+        if unknown_to_server(ending):
+            return [cmd.RunInspected(**about, known=False)]
+        try:
+            result = result_of(_answer(ending))
+        except Unanswered as unanswered:
+            failed = cmd.RunInspected(**about, failed=unanswered.reason)
+            return [failed, cmd.ServerMissed(0, unanswered.reason)] if unanswered.server_down else [failed]
+        if result is None:
+            return [cmd.RunInspected(**about, failed="unreadable answer")]
+        return [cmd.RunInspected(**about, result=result)]
+
+    async def list_stopped(self, effect: cmd.ListStopped) -> list[cmd.Observation]:
+        """Ids of the deployment's runs that stopped at or after `since`, newest first; what cannot be had is left out."""
+        found: list[str] = []
+        cursor: str | None = None
+        for _ in range(RUN_PAGES_MAX):
+            ending = await self._client.runs_list(cursor=cursor, limit=PAGE)
+            if not isinstance(ending, Answered) or not isinstance(ending.result, dict):
+                break
+            rows = ending.result.get("runs", ())
+            recent = [row for row in rows if _stopped_since(row, effect.since)]
+            found += [row["run_id"] for row in recent if row.get("deployment_id") == effect.deployment_id]
+            cursor = ending.result.get("next_cursor")
+            if cursor is None or len(recent) < len(rows):
+                break
+        return [cmd.StoppedListed(effect.seq, effect.schedule_id, effect.run_id, tuple(found))]
+
+
+def unknown_to_server(ending: Ending) -> bool:
+    """The server's way of saying that there is no such thing: application error KeyError."""
+    if not isinstance(ending, Refused) or ending.code != APPLICATION_ERROR or not isinstance(ending.data, dict):
+        return False
+    return ending.data.get("code") == "KeyError"
+
+
+def _answer(ending: Ending) -> Any:
+    if isinstance(ending, Answered):
+        return ending.result
+    raise Unanswered(ending)
+
+
+def _stopped_since(row: Any, since: datetime) -> bool:
+    try:
+        return msgspec.convert(row.get("updated_at"), datetime) >= since
+    except (msgspec.ValidationError, AttributeError, TypeError):
+        return False
