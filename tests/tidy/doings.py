@@ -41,6 +41,8 @@ TASK_BOUNDARIES = frozenset(
         # One call ends here: a handler's bug is reported once and answered -32603, and its batch siblings go on.
         "scheduler_daemon/jsonrpc.py::_bound.call",
         "scheduler_daemon/jsonrpc.py::_refusal",
+        # One call to the server ends here: whatever broke, the request may have left, so the run is ambiguous.
+        "scheduler_daemon/runtime/dispatcher.py::Dispatcher._carry",
     }
 )
 
@@ -102,8 +104,9 @@ def _writes(call: ast.Call) -> str:
             mode = _mode(call, position=1)
             return f"open(…, {mode!r})" if _is_writing(mode) else ""
         case ast.Attribute(value=receiver, attr="open") if terminal(receiver) not in FILE_LAYERS:
+            # Stores and sessions are opened too: only what is plainly a mode counts.
             mode = _mode(call, position=0)
-            return f".open({mode!r})" if _is_writing(mode) else ""
+            return f".open({mode!r})" if _is_writing(mode) and set(mode) <= set("rwaxbt+") else ""
         case ast.Attribute(value=receiver, attr=name) if name in WRITING_METHODS:
             return "" if terminal(receiver) in FILE_LAYERS else f".{name}()"
         case _:
@@ -117,7 +120,7 @@ def _mode(call: ast.Call, *, position: int) -> str:
         case [ast.Constant(value=str(mode))]:
             return mode
         case [_]:
-            return "a computed mode"
+            return "a computed mode"  # whose letters count as writing, since it may be
         case _:
             return "r"
 

@@ -101,6 +101,8 @@ def test_a_file_write_is_found_outside_its_homes_only(text):
         "open('f', 'rb')",
         "path.open(encoding='utf-8')",
         "path.read_bytes()",
+        "self._store.open(settings, now)",
+        "browser.open('example.org')",
         "self._fs.mkdir(folder)",
         "fs.open(path, 'a')",
         "name.replace('a', 'b')",

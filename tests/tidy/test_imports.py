@@ -42,6 +42,7 @@ def test_the_source_keeps_the_rule(rule):
         "import threading",
         "from pathlib import Path",
         "import uuid",
+        "from importlib.metadata import version",
         "import croniter",
         "from jsonschema import validate",
         "def decide():\n    import asyncio",
@@ -59,6 +60,7 @@ def test_core_may_not(text):
     [
         ("from datetime import UTC, datetime\nfrom scheduler_daemon.core import model", "core/fold.py"),
         ("from croniter import croniter", "core/calendar.py"),
+        ("from importlib.metadata import version", "core/calendar.py"),
         ("import jsonschema\nimport referencing", "core/bindings.py"),
         ("import asyncio\nimport os", "runtime/engine.py"),
     ],
