@@ -1,10 +1,10 @@
 """The composition root: the only place where real clock, files, transport and server meet.
 
-Owns: the order of start and stop, signals, and which failure ends the process with which exit code.  Must never know: what any of the
-parts decides.
+Owns: the order of start and stop, signals, and which failure ends the process with which exit code.
+Must never know: what any of the parts decides.
 
-Start: lock, load, recover, server, listen, READY.  Stop: admission, drain, fence, listener, store.  Each step tolerates that those
-after it never happened.
+Start: lock, load, recover, server, decide, listen, READY.  Stop: admission, drain, fence, listener, server, store.  Each step
+tolerates that those after it never happened.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ from scheduler_daemon.embedded.deployments import DeploymentsRefused
 from scheduler_daemon.embedded.server import EmbeddedServer
 from scheduler_daemon.runtime import systemd
 from scheduler_daemon.runtime.clock import SystemClock
+from scheduler_daemon.runtime.host import Host, Options
 from scheduler_daemon.runtime.inspection import ServerRefused
 from scheduler_daemon.runtime.logs import configure, log
 from scheduler_daemon.runtime.questions import CheckRoot
-from scheduler_daemon.runtime.service import Options, Service
+from scheduler_daemon.runtime.service import Service
 from scheduler_daemon.store.errors import LockHeld, OwnershipLost, StorageFailed, StorageFull, StoreUnusable
 from scheduler_daemon.store.store import Store
 
@@ -60,32 +61,32 @@ def serve(config: Config) -> int:
 
 async def _serve(config: Config) -> int:
     log("starting", version=__version__, store_root=str(config.store_root), server=config.server_url or EMBEDDED)
-    service = _build_service(config)
-    asked_to_stop = _on_signals(service)
+    host = _build_host(config)
+    asked_to_stop = _on_signals(host)
     async with AsyncExitStack() as stack:
-        stack.push_async_callback(service.close)
-        await service.open()
+        stack.push_async_callback(host.close)
+        await host.open()
         client = await _connect(config, stack)
-        api = ApiServer(service, config)
+        api = ApiServer(Service(host), config)
         stack.push_async_callback(api.stop)
-        stack.push_async_callback(service.stop)
-        await service.start(client)
+        stack.push_async_callback(host.stop)
+        await host.start(client)
         addresses = await api.start()
         # What is loaded stays: the collector need not look at it again.
         gc.collect()
         gc.freeze()
         log("ready", addresses=[str(address) for address in addresses])
         systemd.notify("READY=1")
-        await _until(asked_to_stop, service)
+        await _until(asked_to_stop, host)
         systemd.notify("STOPPING=1")
     return errors.EXIT_OK
 
 
-async def _until(asked_to_stop: asyncio.Event, service: Service) -> None:
+async def _until(asked_to_stop: asyncio.Event, host: Host) -> None:
     """Go on until somebody asks to stop; whatever makes going on impossible is raised."""
-    running = asyncio.create_task(service.run())
+    running = asyncio.create_task(host.run())
     asked = asyncio.create_task(asked_to_stop.wait())
-    alive = asyncio.create_task(_sign_of_life(service))
+    alive = asyncio.create_task(_sign_of_life(host))
     try:
         await asyncio.wait({running, asked, alive}, return_when=asyncio.FIRST_COMPLETED)
         if running.done():
@@ -95,22 +96,22 @@ async def _until(asked_to_stop: asyncio.Event, service: Service) -> None:
             task.cancel()
 
 
-async def _sign_of_life(service: Service) -> None:
+async def _sign_of_life(host: Host) -> None:
     """Tell the service manager that scheduling works, and only when its checks say so."""
     every_s = systemd.watchdog_s()
     while True:
-        await service.pause_for(every_s or 3600.0)
-        if every_s is not None and service.ticking():
+        await host.clock.sleep(every_s or 3600.0)
+        if every_s is not None and host.ticking():
             systemd.notify("WATCHDOG=1")
 
 
-def _on_signals(service: Service) -> asyncio.Event:
+def _on_signals(host: Host) -> asyncio.Event:
     """The first SIGTERM or SIGINT asks for a stop, the second cuts the drain short."""
     asked_to_stop = asyncio.Event()
 
     def asked() -> None:
         if asked_to_stop.is_set():
-            service.cut_short()
+            host.cut_short()
         asked_to_stop.set()
 
     loop = asyncio.get_running_loop()
@@ -119,7 +120,7 @@ def _on_signals(service: Service) -> asyncio.Event:
     return asked_to_stop
 
 
-def _build_service(config: Config) -> Service:
+def _build_host(config: Config) -> Host:
     settings = Settings(
         max_concurrent_runs=config.max_concurrent_runs,
         lateness_s=config.lateness_s,
@@ -138,13 +139,15 @@ def _build_service(config: Config) -> Service:
         accept_restore=config.accept_restore,
     )
     store = Store(config.store_root, allow_network_fs=config.allow_network_fs)
-    return Service(store, SystemClock(), settings, options)
+    return Host(store, SystemClock(), settings, options)
 
 
 async def _connect(config: Config, stack: AsyncExitStack) -> WorkflowClient:
     """The client of the server: the configured one, or one inside this process, over the same HTTP."""
     if config.server_url is not None:
-        transport = Transport(config.server_url, token_file=config.server_token_file, ca_file=_path(config.server_ca_file))
+        transport = Transport(
+            config.server_url, token_file=config.server_token_file, ca_file=_path(config.server_ca_file)
+        )
     else:
         if config.embedded is None:
             raise StoreUnusable("neither a server URL nor an embedded deployments file is configured")

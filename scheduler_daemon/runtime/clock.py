@@ -24,16 +24,20 @@ class Clock(Protocol):
         """Return when `event` is set or after `seconds`, whichever comes first; None waits for the event alone."""
         ...
 
-    async def sleep(self, seconds: float) -> None: ...
+    async def sleep(self, seconds: float) -> None:
+        """Return after `seconds`."""
+        ...
 
 
 class SystemClock:
     """The machine's clocks.  The monotonic one stands still while the machine is suspended, so waking up is a step ahead."""
 
     def now(self) -> Now:
+        """Both clocks, read together."""
         return Now(datetime.now(UTC), time.monotonic())
 
     async def wait(self, event: asyncio.Event, seconds: float | None) -> None:
+        """Return when `event` is set or after `seconds`; the event is set then too."""
         if event.is_set():
             return
         if seconds is None:
@@ -47,6 +51,7 @@ class SystemClock:
             alarm.cancel()
 
     async def sleep(self, seconds: float) -> None:
+        """Return after `seconds`."""
         await asyncio.sleep(seconds)
 
 

@@ -29,4 +29,6 @@ def decode(kind: str, cursor: str, count: int) -> list[str]:
 
 
 def _invalid() -> Rejected:
-    return Rejected("InvalidCursor", "cursor: not one that this method gave out; start again without it", field="cursor")
+    return Rejected(
+        "InvalidCursor", "cursor: not one that this method gave out; start again without it", field="cursor"
+    )

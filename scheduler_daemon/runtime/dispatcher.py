@@ -1,7 +1,7 @@
 """Carries effects out: every call to the workflow server starts here, and comes back as an observation.
 
-Owns: one task per open call, the reasons for which a call is cut off, and how an ending is put into an observation.  Must never know:
-the state, policy, what an observation leads to.
+Owns: one task per open call, the reasons for which a call is cut off, and how an ending is put into an observation.
+Must never know: the state, policy, what an observation leads to.
 
 Every task reports exactly once, unless it is fenced.  A call that is cancelled is classified by its cause before anything else: the
 caller went away, the server restarted, or the fence.  `CallProbe.sent` False proves that nothing left, whatever the cause.
@@ -29,7 +29,9 @@ ASKS_MAX = 16
 class Dispatcher:
     """Performs effects against one server; `report` takes the observations."""
 
-    def __init__(self, client: WorkflowClient, questions: Questions, clock: Clock, report: Callable[[cmd.Observation], None]) -> None:
+    def __init__(
+        self, client: WorkflowClient, questions: Questions, clock: Clock, report: Callable[[cmd.Observation], None]
+    ) -> None:
         self._client = client
         self._questions = questions
         self._clock = clock
@@ -41,6 +43,7 @@ class Dispatcher:
 
     @property
     def open_calls(self) -> int:
+        """How many starts and resumes are waiting for their ending."""
         return len(self._calls)
 
     def perform(self, effect: cmd.Effect) -> None:
@@ -99,9 +102,11 @@ class Dispatcher:
             if cause == "fence":
                 raise
             observation = _cut_off(effect, probe, cause)
-        except Exception as error:  # noqa: BLE001  a task boundary: whatever broke, the request may have left
+        except Exception as error:  # a task boundary: whatever broke, the request may have left
             log("bug", "error", reason=repr(error), run_id=effect.run_id)
-            observation = cmd.CallLostSight(effect.seq, effect.schedule_id, effect.run_id, f"internal error: {type(error).__name__}")
+            observation = cmd.CallLostSight(
+                effect.seq, effect.schedule_id, effect.run_id, f"internal error: {type(error).__name__}"
+            )
         self._causes.pop(effect.seq, None)
         self._report(observation)
 
@@ -148,7 +153,9 @@ def call_observation(effect: Any, ending: Ending) -> cmd.Observation:
     match ending:
         case Answered():
             result = result_of(ending.result)
-            return cmd.CallLostSight(*where, "unreadable answer") if result is None else cmd.CallAnswered(*where, result)
+            return (
+                cmd.CallLostSight(*where, "unreadable answer") if result is None else cmd.CallAnswered(*where, result)
+            )
         case Refused():
             return cmd.CallRefused(*where, ending.code, ending.message, ending.data)
         case NotSent():

@@ -1,11 +1,15 @@
 """The one task that decides: inputs in, plans made, plans durable, then effects and answers out.
 
-Owns: the order of things.  A batch of inputs becomes plans on one draft, one write makes them durable, and only then the draft is the
-state, effects leave and callers are answered.  Must never know: what a plan means, how effects are carried out.
+Owns: the order of things.  A batch of inputs becomes plans on one draft, one write makes them durable, and only then the
+draft is the state, effects leave and callers are answered.
+Must never know: what a plan means, how effects are carried out.
 
-Invariants.  Nobody else changes the state.  An effect leaves only after its intent is durable.  Refusals leave after the batch too, so
-that a caller never learns of a state that a failed write took back.  A failed write drops the draft: its commands are answered
-`StorageFull`, its observations wait, because a result that was forgotten would leave a run running for ever.
+Invariants
+- Nobody else changes the state.
+- An effect leaves only after its intent is durable.
+- Refusals leave after the batch too, so that a caller never learns of a state that a failed write took back.
+- A failed write drops the draft: its commands are answered `StorageFull`, its observations wait, because a result that was
+  forgotten would leave a run running for ever.
 """
 
 from __future__ import annotations
@@ -40,8 +44,13 @@ FULL_RETRY_S = 1.0
 class Committer(Protocol):
     """What the engine needs of a store."""
 
-    async def commit(self, events: Sequence[Event]) -> None: ...
-    def check_ownership(self) -> None: ...
+    async def commit(self, events: Sequence[Event]) -> None:
+        """Make one batch durable."""
+        ...
+
+    def check_ownership(self) -> None:
+        """Raise when the store is not ours any more."""
+        ...
 
 
 class Ask(msgspec.Struct, frozen=True):
@@ -116,6 +125,7 @@ class Engine:
         self._fenced = True
 
     def stop(self) -> None:
+        """End `run` once the inbox is empty."""
         self._stopping = True
         self._rung.set()
 
@@ -192,7 +202,7 @@ class Engine:
     # --- planning ---
 
     def _plan(self, inputs: list[Input], now: Now) -> _Batch:
-        """Make the plans of a batch.  An input that contradicts the state blocks its schedule; the others are planned without it."""
+        """Make the plans of a batch; an input that contradicts the state blocks its schedule, the others are planned without."""
         while True:
             batch = _Batch(self.state.draft(now))
             for position, item in enumerate(inputs):
@@ -285,5 +295,3 @@ def _answer(answer: asyncio.Future[Any], value: Any) -> None:
 
 def _say(line: LogLine) -> None:
     log(line.action, line.level, **line.fields)
-
-

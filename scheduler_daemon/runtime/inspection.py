@@ -1,14 +1,16 @@
 """One run as callers see it: what the daemon knows, completed by what the server shows.
 
-Owns: which of the two is believed for which member, and who is asked.  Must never know: how a run came to where it is.
+Owns: which of the two is believed for which member, and who is asked.
+Must never know: how a run came to where it is.
 
-Our ids are looked up first, and an id of our form is never passed on: a run that expired must not be mistaken for one of the server's.
+Our ids are looked up first, and an id of our form is never passed on: a run that expired must not be mistaken for one of
+the server's.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -33,20 +35,30 @@ class ServerRefused(Exception):
         self.data = data
 
 
+class Parts(Protocol):
+    """What is asked: the committed state, history, and the server."""
+
+    store: Store
+    client: WorkflowClient
+
+    @property
+    def state(self) -> State:
+        """The committed state."""
+        ...
+
+
 class Inspection:
     """Answers `workflow.runs.inspect`, and reads the checkpoint before a resume."""
 
-    def __init__(self, state: State, store: Store, client: WorkflowClient) -> None:
-        self._state = state
-        self._store = store
-        self._client = client
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
 
     async def inspect(self, run_id: str) -> dict[str, Any]:
         """By either id.  Raises `Rejected` RunNotFound, or `ServerRefused` for an id that only the server can know."""
         run = self._unfinished(run_id)
         if run is not None:
             return await self._show_unfinished(run)
-        found = self._store.find_run(run_id)
+        found = self._parts.store.find_run(run_id)
         if found is not None:
             return await self._show_finished(found)
         if _OURS.match(run_id):
@@ -54,8 +66,8 @@ class Inspection:
         return await self._ask_server(run_id)
 
     def _unfinished(self, run_id: str) -> Run | None:
-        owner = self._state.owners.get(run_id)
-        schedule = self._state.schedules.get(owner) if owner is not None else None
+        owner = self._parts.state.owners.get(run_id)
+        schedule = self._parts.state.schedules.get(owner) if owner is not None else None
         if schedule is None:
             return None
         return next((run for run in schedule.runs if run_id in (run.run_id, run.server_run_id)), None)
@@ -105,7 +117,7 @@ class Inspection:
             "diagnostics": kept.get("diagnostics") or (last.detail or {}).get("diagnostics") or [],
             "source": "daemon",
         }
-        unknown = self._state.unknown.get(found.run_id)
+        unknown = self._parts.state.unknown.get(found.run_id)
         if unknown is not None and unknown.observed is not None:
             shown["observed_outcome"] = msgspec.to_builtins(unknown.observed)
         if found.server_run_id is None or not _settled_by_server(last):
@@ -119,16 +131,18 @@ class Inspection:
         """Where the server shows an interrupted run right now.  Raises `Rejected` ServerUnavailable, or `ServerRefused`."""
         result = result_of(await self._ask_server(run.server_run_id or ""))
         if result is None:
-            raise Rejected("ServerUnavailable", "the workflow server's answer cannot be read; nothing was changed", retryable=True)
+            raise Rejected(
+                "ServerUnavailable", "the workflow server's answer cannot be read; nothing was changed", retryable=True
+            )
         return result
 
     async def _ask_result(self, server_run_id: str) -> dict[str, Any] | None:
         """What the server shows of a run, whole; None when it does not answer or does not know it."""
-        ending = await self._client.runs_inspect(server_run_id)
+        ending = await self._parts.client.runs_inspect(server_run_id)
         return ending.result if isinstance(ending, Answered) and isinstance(ending.result, dict) else None
 
     async def _ask_server(self, run_id: str) -> Any:
-        ending = await self._client.runs_inspect(run_id)
+        ending = await self._parts.client.runs_inspect(run_id)
         if isinstance(ending, Answered):
             return ending.result
         if isinstance(ending, Refused):

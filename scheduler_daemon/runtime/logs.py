@@ -60,7 +60,11 @@ Level = Literal["info", "warning", "error"]
 
 def configure(log_format: str, level: str = "info") -> None:
     """Send records to stderr, as JSON lines (`json`) or for people (`console`)."""
-    renderer: Any = structlog.processors.JSONRenderer() if log_format == "json" else structlog.dev.ConsoleRenderer(event_key="action")
+    renderer: Any = (
+        structlog.processors.JSONRenderer()
+        if log_format == "json"
+        else structlog.dev.ConsoleRenderer(event_key="action")
+    )
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,

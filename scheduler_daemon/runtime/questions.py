@@ -87,7 +87,9 @@ class Questions:
             page = _answer(await self._client.sources_list(cursor=cursor, limit=PAGE))
             for source in page.get("sources", ()):
                 if source.get("kind") == "connection" and source.get("enabled", True):
-                    return f"source {source.get('id')!r} is of kind connection; MCP-backed servers are not supported yet"
+                    return (
+                        f"source {source.get('id')!r} is of kind connection; MCP-backed servers are not supported yet"
+                    )
             cursor = page.get("next_cursor")
             if cursor is None:
                 return None
@@ -111,7 +113,9 @@ class Questions:
             return Preflight(deployment_id=deployment_id, known=False)
         said = _answer(ending)
         if said.get("status") != "runnable":
-            diagnostics = tuple(said.get("diagnostics") or ({"code": "unrunnable", "message": f"status {said.get('status')!r}"},))
+            diagnostics = tuple(
+                said.get("diagnostics") or ({"code": "unrunnable", "message": f"status {said.get('status')!r}"},)
+            )
             return Preflight(deployment_id=deployment_id, diagnostics=diagnostics)
         artifact_id, version = said.get("artifact_id"), said.get("artifact_version")
         return Preflight(
@@ -138,7 +142,12 @@ class Questions:
     async def inspect(self, effect: cmd.InspectRun) -> list[cmd.Observation]:
         """Where one run stands; unknown to the server is an answer, anything but an answer is a failure."""
         ending = await self._client.runs_inspect(effect.server_run_id)
-        about = {"seq": effect.seq, "schedule_id": effect.schedule_id, "run_id": effect.run_id, "attempt": effect.attempt}
+        about = {
+            "seq": effect.seq,
+            "schedule_id": effect.schedule_id,
+            "run_id": effect.run_id,
+            "attempt": effect.attempt,
+        }
         if unknown_to_server(ending):
             return [cmd.RunInspected(**about, known=False)]
         try:

@@ -1,7 +1,7 @@
 """Callers who wait for a run to come to rest.
 
-Owns: one future per waiting caller, and the last thing that was heard about the run it waits for.  Must never know: how a run comes to
-rest; it asks the state after every durable batch.
+Owns: one future per waiting caller, and the last thing that was heard about the run it waits for.
+Must never know: how a run comes to rest; it asks the state after every durable batch.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ class Waiters:
             self._waiting.remove(waiter)
 
     def note(self, observations: Sequence[Observation]) -> None:
+        """Take in one durable batch: whoever waited for a run that rests now is told."""
         if not self._waiting:
             return
         for observation in observations:
