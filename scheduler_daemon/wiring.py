@@ -26,10 +26,10 @@ from scheduler_daemon.config import Config
 from scheduler_daemon.core.model import Settings
 from scheduler_daemon.embedded.deployments import DeploymentsRefused
 from scheduler_daemon.embedded.server import EmbeddedServer
+from scheduler_daemon.errors import ServerRefused
 from scheduler_daemon.runtime import systemd
 from scheduler_daemon.runtime.clock import SystemClock
 from scheduler_daemon.runtime.host import Host, Options
-from scheduler_daemon.runtime.inspection import ServerRefused
 from scheduler_daemon.runtime.logs import configure, log
 from scheduler_daemon.runtime.questions import CheckRoot
 from scheduler_daemon.runtime.service import Service

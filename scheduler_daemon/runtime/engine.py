@@ -32,6 +32,7 @@ from scheduler_daemon.core.model import Diagnostic, Now
 from scheduler_daemon.core.observe import STEP_S, observe
 from scheduler_daemon.core.state import Draft, State
 from scheduler_daemon.runtime.clock import Clock, StepWatch
+from scheduler_daemon.runtime.figures import Counters
 from scheduler_daemon.runtime.logs import log
 from scheduler_daemon.store.errors import StorageFull
 
@@ -92,7 +93,7 @@ class Engine:
     ) -> None:
         self.state = state
         self.decided_mono: float = 0.0
-        self.commit_s: float = 0.0
+        self.counters = Counters()
         self._store = store
         self._clock = clock
         self._perform = perform
@@ -183,7 +184,7 @@ class Engine:
     async def _commit(self, events: list[Event]) -> None:
         before = self._clock.now().mono
         await self._store.commit(events)
-        self.commit_s = self._clock.now().mono - before
+        self.counters.committed(events, self._clock.now().mono - before)
 
     def _release(self, batch: _Batch) -> None:
         """The batch is durable: effects may leave, callers may know."""
@@ -193,6 +194,7 @@ class Engine:
             for line in plan.logs:
                 _say(line)
             for effect in plan.effects:
+                self.counters.left(effect, self._clock.now())
                 self._perform(effect)
         if batch.observations:
             self._settled(batch.observations)

@@ -22,11 +22,11 @@ from scheduler_daemon.core.events import EpochStarted
 from scheduler_daemon.core.fold import fold
 from scheduler_daemon.core.model import Diagnostic, Now, Settings
 from scheduler_daemon.core.state import State
+from scheduler_daemon.errors import ServerRefused
 from scheduler_daemon.runtime import readiness
 from scheduler_daemon.runtime.clock import Clock
 from scheduler_daemon.runtime.dispatcher import Dispatcher
 from scheduler_daemon.runtime.engine import Engine
-from scheduler_daemon.runtime.inspection import ServerRefused
 from scheduler_daemon.runtime.logs import log
 from scheduler_daemon.runtime.questions import CheckRoot, Questions
 from scheduler_daemon.runtime.readiness import Check

@@ -19,20 +19,11 @@ from rpc_client.workflow import WorkflowClient
 from scheduler_daemon.core.commands import Rejected
 from scheduler_daemon.core.model import Result, Row, Run
 from scheduler_daemon.core.state import State
+from scheduler_daemon.errors import ServerRefused
 from scheduler_daemon.runtime.results import result_of
 from scheduler_daemon.store.store import FoundRun, Store
 
 _OURS = re.compile(r"run-[0-9]{6,}\Z")
-
-
-class ServerRefused(Exception):
-    """What the workflow server refused, to be passed on as it is."""
-
-    def __init__(self, code: int, message: str, data: Any = None) -> None:
-        super().__init__(f"{code} {message}")
-        self.code = code
-        self.message = message
-        self.data = data
 
 
 class Parts(Protocol):

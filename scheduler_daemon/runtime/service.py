@@ -21,9 +21,11 @@ from scheduler_daemon.core import queries
 from scheduler_daemon.core.commands import Preflight, Rejected
 from scheduler_daemon.core.model import Definition, Row, Run
 from scheduler_daemon.core.queries import ScheduleView
+from scheduler_daemon.errors import ServerRefused
 from scheduler_daemon.runtime import cursors
+from scheduler_daemon.runtime.figures import Figures
 from scheduler_daemon.runtime.host import Host
-from scheduler_daemon.runtime.inspection import Inspection, ServerRefused
+from scheduler_daemon.runtime.inspection import Inspection
 from scheduler_daemon.runtime.questions import Unanswered
 from scheduler_daemon.runtime.readiness import Check
 from scheduler_daemon.store.errors import CursorExpired
@@ -225,6 +227,11 @@ class Service:
     def checks(self) -> list[Check]:
         """What `GET /readyz` says."""
         return self._host.checks()
+
+    def figures(self) -> Figures:
+        """What `GET /metrics` shows."""
+        engine = self._host.engine
+        return engine.counters.read(self._host.state, self._host.clock.now(), engine.decided_mono)
 
 
 def _unavailable(reason: str) -> Rejected:
