@@ -90,7 +90,14 @@ class Dispatcher:
     def _call(self, effect: Any, send: Callable[[Any, CallProbe], Coroutine[Any, Any, Ending]]) -> None:
         task = asyncio.create_task(self._carry(effect, send))
         self._calls[effect.seq] = task
-        task.add_done_callback(lambda _: self._calls.pop(effect.seq, None))
+        task.add_done_callback(lambda ended: self._ended(effect, ended))
+
+    def _ended(self, effect: cmd.StartCall | cmd.ResumeCall, task: asyncio.Task[None]) -> None:
+        """A task that was cancelled before its first step never got to report: nothing was sent."""
+        self._calls.pop(effect.seq, None)
+        cause = self._causes.pop(effect.seq, "fence")
+        if task.cancelled() and cause != "fence":
+            self._report(_cut_off(effect, CallProbe(), cause))
 
     async def _carry(self, effect: Any, send: Callable[[Any, CallProbe], Coroutine[Any, Any, Ending]]) -> None:
         """One start or resume from send to ending; between the two the run is ambiguous to everybody but the server."""
@@ -98,7 +105,7 @@ class Dispatcher:
         try:
             observation = call_observation(effect, await send(effect, probe))
         except asyncio.CancelledError:
-            cause = self._causes.pop(effect.seq, "fence")
+            cause = self._causes.get(effect.seq, "fence")
             if cause == "fence":
                 raise
             observation = _cut_off(effect, probe, cause)
@@ -107,7 +114,6 @@ class Dispatcher:
             observation = cmd.CallLostSight(
                 effect.seq, effect.schedule_id, effect.run_id, f"internal error: {type(error).__name__}"
             )
-        self._causes.pop(effect.seq, None)
         self._report(observation)
 
     async def _start(self, effect: cmd.StartCall, probe: CallProbe) -> Ending:

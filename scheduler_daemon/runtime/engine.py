@@ -204,15 +204,19 @@ class Engine:
     # --- planning ---
 
     def _plan(self, inputs: list[Input], now: Now) -> _Batch:
-        """Make the plans of a batch; an input that contradicts the state blocks its schedule, the others are planned without."""
+        """Make the plans of a batch.
+
+        An input that cannot be planned, because it contradicts the state or because of an error of ours, must not take the
+        others with it: the draft is dropped, and the batch is planned again with the block of its schedule in its place.
+        """
         while True:
             batch = _Batch(self.state.draft(now))
             for position, item in enumerate(inputs):
                 try:
                     self._plan_one(batch, item)
-                except Contradiction as contradiction:
+                except Exception as error:  # a task boundary: whatever one input broke, the others go on
                     batch.draft.drop()
-                    inputs[position : position + 1] = _instead(item, contradiction, now)
+                    inputs[position : position + 1] = _instead(item, error, now)
                     break
             else:
                 batch.plans.append(deciding.decide(batch.draft))
@@ -268,17 +272,19 @@ class Engine:
         draft.merge()
 
 
-def _instead(item: Input, contradiction: Contradiction, now: Now) -> list[Input]:
-    """What to plan in place of an input that the lifecycle forbids: the block of its schedule."""
-    log("bug", "error", reason=str(contradiction), input=type(item).__name__)
+def _instead(item: Input, error: Exception, now: Now) -> list[Input]:
+    """What to plan in place of an input that broke: the block of its schedule.  A caller is told that it broke."""
+    log("bug", "error", reason=repr(error), input=type(item).__name__, exc_info=error)
     subject = item.command if isinstance(item, Ask) else item
+    if isinstance(item, Ask) and not item.answer.done():
+        item.answer.set_exception(error)
+        item.answer.exception()
     schedule_id = getattr(subject, "schedule_id", None)
-    answer = item.answer if isinstance(item, Ask) else None
-    if schedule_id is None:
+    observed = not isinstance(item, Ask) or isinstance(error, Contradiction)
+    if schedule_id is None or isinstance(subject, cmd.Block) or not observed:
         return []
-    diagnostic = Diagnostic("contradiction", str(contradiction), now.at, {"event": contradiction.event})
-    waiter = answer if answer is not None else asyncio.get_running_loop().create_future()
-    return [Ask(cmd.Block(schedule_id, diagnostic), waiter)]
+    diagnostic = Diagnostic("contradiction", str(error), now.at, {"input": type(subject).__name__})
+    return [Ask(cmd.Block(schedule_id, diagnostic), asyncio.get_running_loop().create_future())]
 
 
 def _storage_full() -> Rejected:
