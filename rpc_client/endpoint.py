@@ -38,6 +38,8 @@ def parse_endpoint(url: str, socket_path: str | None = None) -> Endpoint:
     A URL without a path means `/rpc`. With `socket_path` the URL's host is only what the Host header says.
     Raises ValueError, naming what is wrong, for any other scheme, userinfo, a fragment, or no host.
     """
+    if not url.isprintable() or " " in url:
+        raise ValueError("server URL must not contain spaces or control characters")
     parts = urlsplit(url)
     if "@" in parts.netloc:
         raise ValueError("server URL must not contain userinfo: give the token in a file")
@@ -49,7 +51,8 @@ def parse_endpoint(url: str, socket_path: str | None = None) -> Endpoint:
         raise ValueError(f"server URL must begin with http://, https:// or {_UNIX_SCHEME}://, not {parts.scheme!r}")
     if not parts.hostname:
         raise ValueError("server URL names no host")
-    _ = parts.port  # a port out of range raises here, not at the first call
+    # A host that no name server could be asked for, and a port out of range, raise here and not at the first call.
+    _ = parts.hostname.encode("idna"), parts.port
     return Endpoint(parts._replace(path=_path(parts)).geturl(), socket_path)
 
 

@@ -16,6 +16,8 @@ Invariants
   timeout and be taken for a server that is down.
 """
 
+import asyncio
+import contextlib
 import errno
 import itertools
 import re
@@ -92,6 +94,7 @@ _HEADERS = {
     "Content-Type": "application/json",
     "User-Agent": "rpc-client",
 }
+_CLOSE_S = 1.0
 _REASON_CHARS_MAX = 300
 _UNPRINTABLE = re.compile(r"[^ -~]+")
 
@@ -130,12 +133,17 @@ class Transport:
             self._reads = self._session(force_close=False, timeout=self._timeout(self._limits.read_s))
 
     async def close(self) -> None:
-        """Close every connection; calls in flight end as if the connection was lost."""
+        """Close every connection; calls in flight end as if the connection was lost.
+
+        Takes at most a moment: a peer that takes no bytes any more does not hold up the one that leaves.
+        """
         sessions = (self._blocking, self._reads)
         self._blocking = self._reads = None
         for session in sessions:
             if session is not None:
-                await session.close()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_CLOSE_S):
+                        await session.close()
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -251,14 +259,24 @@ class _Exchange(msgspec.Struct, frozen=True, gc=False):
                     return verdict
                 answer = await _read_bounded(response, answer_bytes_max)
             finally:
-                # Not `async with`: leaving that waits for the request's writer, which a server that answered early and
-                # reads no further would block for ever.
-                response.release()
+                _let_go(response)
         except (aiohttp.ClientError, OSError) as error:
             return _unanswered(error, probe)
         if answer is None:
             return Ambiguous(f"answer larger than {answer_bytes_max} bytes", response.status)
         return decode_answer(answer, self.request_id)
+
+
+def _let_go(response: aiohttp.ClientResponse) -> None:
+    """Leave an answer: a read one gave its connection back already, any other takes its connection with it.
+
+    Neither `async with` nor a polite close: both wait for the rest of the request to be taken, which a server that
+    answered early and reads no further never does.
+    """
+    connection = response.connection
+    if connection is not None and connection.transport is not None:
+        connection.transport.abort()
+    response.close()
 
 
 def _status_verdict(status: int, phrase: str | None) -> Ending | None:
