@@ -30,7 +30,9 @@ def free_port() -> int:
 class Daemon:
     """One store, one port; started and killed as often as a test wants."""
 
-    def __init__(self, folder: Path, *, deployments: str | None = None, server: str | None = None, options: tuple[str, ...] = ()):
+    def __init__(
+        self, folder: Path, *, deployments: str | None = None, server: str | None = None, options: tuple[str, ...] = ()
+    ):
         self.folder = folder
         self.store = folder / "store"
         self.port = free_port()
@@ -87,7 +89,7 @@ class Daemon:
             self.process.terminate()
         return await self.process.wait()
 
-    async def __aenter__(self) -> "Daemon":
+    async def __aenter__(self):
         await self.start()
         return self
 

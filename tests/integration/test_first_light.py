@@ -39,7 +39,9 @@ async def test_history_survives_a_kill_and_a_restart(tmp_path):
         async with daemon.app() as app:
             due = datetime.now(UTC) + timedelta(seconds=0.2)
             await app.create_schedule(
-                schedule_id="once", deployment_id="scheduled_hello.default", trigger={"kind": "oneshot", "at": due.isoformat()}
+                schedule_id="once",
+                deployment_id="scheduled_hello.default",
+                trigger={"kind": "oneshot", "at": due.isoformat()},
             )
             before = await until(lambda: _final(app, "once"))
         await daemon.kill()
@@ -49,21 +51,29 @@ async def test_history_survives_a_kill_and_a_restart(tmp_path):
             assert (await app.inspect_run("run-000001"))["status"] == "completed"
 
 
+def _cron(expression, timezone="UTC"):
+    return {"trigger": {"kind": "cron", "expression": expression, "timezone": timezone}}
+
+
+def _oneshot(at):
+    return {"trigger": {"kind": "oneshot", "at": at}}
+
+
 REFUSED = {
-    "a naive time": ({"trigger": {"kind": "oneshot", "at": "2099-01-01T00:00:00"}}, "InvalidTrigger", "trigger.at"),
-    "a one-shot in the past": ({"trigger": {"kind": "oneshot", "at": "2020-01-01T00:00:00Z"}}, "InvalidTrigger", "trigger.at"),
-    "an unknown zone": ({"trigger": {"kind": "cron", "expression": "0 9 * * *", "timezone": "Mars/Olympus"}}, "InvalidTrigger", "trigger.timezone"),
-    "six fields": ({"trigger": {"kind": "cron", "expression": "0 0 9 * * *"}}, "InvalidTrigger", "trigger.expression"),
-    "R": ({"trigger": {"kind": "cron", "expression": "R * * * *"}}, "InvalidTrigger", "trigger.expression"),
-    "5-5": ({"trigger": {"kind": "cron", "expression": "5-5 * * * *"}}, "InvalidTrigger", "trigger.expression"),
-    "the 31st of February": ({"trigger": {"kind": "cron", "expression": "0 0 31 2 *"}}, "InvalidTrigger", "trigger.expression"),
-    "300 characters": ({"trigger": {"kind": "cron", "expression": "0 9 * * " + ",".join(["1"] * 146)}}, "InvalidTrigger", "trigger.expression"),
+    "a naive time": (_oneshot("2099-01-01T00:00:00"), "InvalidTrigger", "trigger.at"),
+    "a one-shot in the past": (_oneshot("2020-01-01T00:00:00Z"), "InvalidTrigger", "trigger.at"),
+    "an unknown zone": (_cron("0 9 * * *", "Mars/Olympus"), "InvalidTrigger", "trigger.timezone"),
+    "six fields": (_cron("0 0 9 * * *"), "InvalidTrigger", "trigger.expression"),
+    "R": (_cron("R * * * *"), "InvalidTrigger", "trigger.expression"),
+    "5-5": (_cron("5-5 * * * *"), "InvalidTrigger", "trigger.expression"),
+    "the 31st of February": (_cron("0 0 31 2 *"), "InvalidTrigger", "trigger.expression"),
+    "300 characters": (_cron("0 9 * * " + ",".join(["1"] * 146)), "InvalidTrigger", "trigger.expression"),
     "a path for an id": ({"schedule_id": "../x"}, "InvalidScheduleId", "schedule_id"),
     "an empty id": ({"schedule_id": ""}, "InvalidScheduleId", "schedule_id"),
     "an id of 200 characters": ({"schedule_id": "x" * 200}, "InvalidScheduleId", "schedule_id"),
     "an unknown deployment": ({"deployment_id": "nope"}, "DeploymentNotFound", "deployment_id"),
     "input against the schema": ({"input": {"who": {"value": 7}}}, "InvalidInput", "input"),
-}  # fmt: skip
+}
 
 STRICT = (
     HELLO
@@ -110,8 +120,6 @@ async def test_an_unknown_param_is_refused_by_name(tmp_path, post):
 async def test_with_the_server_down_create_fails_by_name_and_stores_nothing(tmp_path):
     async with Daemon(tmp_path, server="http://127.0.0.1:9/rpc") as daemon, daemon.app() as app:
         with pytest.raises(RpcError) as refused:
-            await app.create_schedule(
-                schedule_id="a", deployment_id="d", trigger={"kind": "oneshot", "at": LATER}
-            )
+            await app.create_schedule(schedule_id="a", deployment_id="d", trigger={"kind": "oneshot", "at": LATER})
         assert refused.value.code == "ServerUnavailable"
         assert (await app.list_schedules())["schedules"] == []

@@ -53,9 +53,11 @@ async def test_what_create_answered_survives_a_kill_at_a_random_moment(tmp_path)
         for schedule_id in acknowledged:
             histories[schedule_id] = await until(lambda name=schedule_id: _ended(app, name), seconds=90)
     await daemon.stop()
-    times = Counter(line.strip() for line in executed.read_text().splitlines() if line.strip()) if executed.exists() else {}
+    times = (
+        Counter(line.strip() for line in executed.read_text().splitlines() if line.strip()) if executed.exists() else {}
+    )
     assert all(count == 1 for count in times.values()), times
-    for schedule_id, rows in histories.items():
+    for rows in histories.values():
         assert sum(row["status"] in FINAL for row in rows) == 1, rows
         assert sum(row["status"] == "admitted" and row.get("reason") is None for row in rows) <= 1, rows
     ends = Counter(rows[-1]["status"] for rows in histories.values())
