@@ -1,0 +1,1 @@
+"""Durability: bytes and files, no policy."""
