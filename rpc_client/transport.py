@@ -292,9 +292,7 @@ def _status_verdict(status: int, phrase: str | None) -> Ending | None:
 
 
 async def _read_bounded(response: aiohttp.ClientResponse, bytes_max: int) -> bytes | None:
-    """The whole body, or None as soon as it is, or says it is, larger than allowed."""
-    if (response.content_length or 0) > bytes_max:
-        return None
+    """The whole body, or None as soon as more than allowed has come. What its head says about its length proves nothing."""
     whole = bytearray()
     async for chunk in response.content.iter_any():
         whole += chunk

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import gzip
 import random
 import shutil
 import socket
@@ -214,7 +215,9 @@ async def test_any_other_status_is_ambiguous(status):
         "an internal error without an id": http_answer(
             b'{"jsonrpc":"2.0","id":null,"error":{"code":-32603,"message":""}}'
         ),
-        "compressed": http_answer(b"\x1f\x8b\x08\x00", headers=("Content-Encoding: gzip",)),
+        "compressed": http_answer(
+            gzip.compress(b'{"jsonrpc":"2.0","id":1,"result":1}'), headers=("Content-Encoding: gzip",)
+        ),
         "too deep": http_answer(b'{"jsonrpc":"2.0","id":1,"result":' + b"[" * 5_000 + b"]" * 5_000 + b"}"),
     }.items(),
     ids=lambda pair: pair[0],
@@ -276,16 +279,30 @@ async def test_a_huge_answer_is_ambiguous_and_is_not_read_to_its_end(announced):
 
 
 @pytest.mark.filterwarnings("ignore:Sending a large body")
-async def test_a_server_that_answers_early_and_reads_no_further_does_not_hold_the_call():
+async def test_a_server_that_answers_early_and_reads_no_further_neither_holds_the_call_nor_gets_the_rest():
+    answered = asyncio.Event()
+    rest = asyncio.get_running_loop().create_future()
+
     async def early(reader: asyncio.StreamReader, writer: asyncio.StreamWriter):
         await reader.readuntil(b"\r\n\r\n")
         writer.transport.pause_reading()
         writer.write(http_answer(b"", status="413 Content Too Large"))
-        await asyncio.Event().wait()
+        await answered.wait()
+        writer.transport.resume_reading()
+        try:
+            rest.set_result(len(await reader.read()))
+        except ConnectionError:
+            rest.set_result(0)
 
-    large = {"x": "y" * 30_000_000}
-    async with listening(early) as port, asyncio.timeout(5):
-        ending = await call(f"http://127.0.0.1:{port}", params=large, limits=Limits(request_bytes_max=1 << 30))
+    large, limits = {"x": "y" * 30_000_000}, Limits(request_bytes_max=1 << 30)
+    async with (
+        asyncio.timeout(5),
+        listening(early) as port,
+        Transport(f"http://127.0.0.1:{port}", limits=limits) as transport,
+    ):
+        ending = await transport.call("m", large, blocking=True)
+        answered.set()
+        assert await rest < 30_000_000
 
     assert ending == Refused(TOO_LARGE, "HTTP 413 Content Too Large")
 
