@@ -54,6 +54,20 @@ async def test_an_execution_goes_on_when_its_caller_is_cancelled():
     assert (await fake.call("workflow.runs.inspect", {"run_id": begun.run_id}))["status"] == "completed"
 
 
+async def test_a_key_whose_first_caller_was_cancelled_still_has_its_answer():
+    fake, gate = gated(features={IDEMPOTENT_START})
+    first = asyncio.create_task(start(fake, key="k"))
+    begun = await fake.until_executions(1)
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    second = asyncio.create_task(start(fake, key="k"))
+    gate.set()
+
+    assert (await second)["run_id"] == begun.run_id
+    assert len(fake.execution_log) == 1
+
+
 async def test_a_plain_server_logs_a_key_and_does_not_heed_it():
     fake = FakeWorkflowServer([Deployment(deployment_id="d")])
     await start(fake, key="k")
