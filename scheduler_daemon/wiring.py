@@ -24,16 +24,15 @@ from scheduler_daemon import __version__, errors
 from scheduler_daemon.api.http import AddressUnusable, ApiServer
 from scheduler_daemon.config import Config
 from scheduler_daemon.core.model import Settings
-from scheduler_daemon.embedded.deployments import DeploymentsRefused
-from scheduler_daemon.embedded.server import EmbeddedServer
+from scheduler_daemon.embedded.deployments import DeploymentsInvalid
 from scheduler_daemon.errors import ServerRefused
 from scheduler_daemon.runtime import systemd
 from scheduler_daemon.runtime.clock import SystemClock
 from scheduler_daemon.runtime.host import Host, Options
 from scheduler_daemon.runtime.logs import configure, log
-from scheduler_daemon.runtime.questions import CheckRoot
 from scheduler_daemon.runtime.service import Service
 from scheduler_daemon.store.errors import LockHeld, OwnershipLost, StorageFailed, StorageFull, StoreUnusable
+from scheduler_daemon.store.retention import Retention
 from scheduler_daemon.store.store import Store
 
 EMBEDDED = "embedded"
@@ -48,7 +47,7 @@ def serve(config: Config) -> int:
     except LockHeld as held:
         log("ownership_lost", "error", reason=str(held), holder=msgspec.to_builtins(held.holder))
         return errors.EXIT_HELD
-    except (StoreUnusable, AddressUnusable, DeploymentsRefused, ServerRefused) as refused:
+    except (StoreUnusable, AddressUnusable, DeploymentsInvalid, ServerRefused) as refused:
         log("stopped", "error", reason=str(refused))
         return errors.EXIT_UNUSABLE
     except OwnershipLost as lost:
@@ -130,7 +129,7 @@ def _build_host(config: Config) -> Host:
     )
     options = Options(
         server_name=config.server_url or EMBEDDED,
-        check_root=_root_check(config.store_root),
+        check_root=config.nesting,
         version=__version__,
         instance_id=uuid.uuid4().hex,
         poll_interval_s=config.poll_interval_s,
@@ -138,7 +137,13 @@ def _build_host(config: Config) -> Host:
         gateway=config.gateway,
         accept_restore=config.accept_restore,
     )
-    store = Store(config.store_root, allow_network_fs=config.allow_network_fs)
+    retention = Retention(
+        runs_max=config.retention_rows,
+        others_max=config.retention_rows,
+        age_max_s=config.retention_days * 86_400.0,
+        bytes_max=config.retention_bytes,
+    )
+    store = Store(config.store_root, allow_network_fs=config.allow_network_fs, retention=retention)
     return Host(store, SystemClock(), settings, options)
 
 
@@ -151,6 +156,8 @@ async def _connect(config: Config, stack: AsyncExitStack) -> WorkflowClient:
     else:
         if config.embedded is None:
             raise StoreUnusable("neither a server URL nor an embedded deployments file is configured")
+        from scheduler_daemon.embedded.server import EmbeddedServer  # noqa: PLC0415  not loaded where a server is reached
+
         server = EmbeddedServer(config.embedded, config.store_root / "embedded")
         stack.push_async_callback(server.stop)
         transport = Transport(await server.start(), token=server.token)
@@ -159,17 +166,3 @@ async def _connect(config: Config, stack: AsyncExitStack) -> WorkflowClient:
 
 def _path(path: Path | None) -> str | None:
     return None if path is None else str(path)
-
-
-def _root_check(store_root: Path) -> CheckRoot:
-    """Our store may be the server's own root or lie elsewhere; inside any other folder of the server's it would be its data."""
-
-    def check(server_root: str | None) -> str | None:
-        if server_root is None or not Path(server_root).exists():
-            return None
-        ours, theirs = store_root.resolve(), Path(server_root).resolve()
-        if ours != theirs and ours.is_relative_to(theirs):
-            return f"the store root {ours} lies inside the server's store {theirs}"
-        return None
-
-    return check
