@@ -25,6 +25,8 @@ from scheduler_daemon.runtime.results import result_of
 ASKS_MAX = 16
 """How many questions may be open at the server at once; calls that execute are bounded by the slots."""
 
+_Question = Callable[..., Coroutine[Any, Any, list[cmd.Observation]]]
+
 
 class Dispatcher:
     """Performs effects against one server; `report` takes the observations."""
@@ -56,13 +58,13 @@ class Dispatcher:
             case cmd.CancelCall():
                 self.cancel(effect.seq, effect.reason)
             case cmd.InspectRun():
-                self._ask(self._questions.inspect(effect))
+                self._ask(self._questions.inspect, effect)
             case cmd.ListStopped():
-                self._ask(self._questions.list_stopped(effect))
+                self._ask(self._questions.list_stopped, effect)
             case cmd.AskPreflight():
-                self._ask(self._questions.preflight(effect, self._clock.now().at))
+                self._ask(self._questions.preflight, effect, self._clock.now().at)
             case cmd.Probe():
-                self._ask(self._questions.probe(effect), bounded=False)
+                self._ask(self._questions.probe, effect, bounded=False)
 
     def cancel(self, seq: int, cause: str) -> None:
         """Stop waiting for an open call.  `cause` "caller-gone" is a resume whose caller closed its connection."""
@@ -138,17 +140,17 @@ class Dispatcher:
 
     # --- questions ---
 
-    def _ask(self, question: Coroutine[Any, Any, list[cmd.Observation]], *, bounded: bool = True) -> None:
-        task = asyncio.create_task(self._put(question, bounded=bounded))
+    def _ask(self, question: _Question, *about: Any, bounded: bool = True) -> None:
+        task = asyncio.create_task(self._put(question, about, bounded=bounded))
         self._asks.add(task)
         task.add_done_callback(self._asks.discard)
 
-    async def _put(self, question: Coroutine[Any, Any, list[cmd.Observation]], *, bounded: bool) -> None:
+    async def _put(self, question: _Question, about: tuple[Any, ...], *, bounded: bool) -> None:
         if not bounded:
-            observations = await question
+            observations = await question(*about)
         else:
             async with self._asking:
-                observations = await question
+                observations = await question(*about)
         for observation in observations:
             self._report(observation)
 

@@ -17,7 +17,6 @@ import msgspec
 
 from rpc_client.workflow import WorkflowClient
 from scheduler_daemon.core import commands as cmd
-from scheduler_daemon.core.commands import Rejected
 from scheduler_daemon.core.events import EpochStarted
 from scheduler_daemon.core.fold import fold
 from scheduler_daemon.core.model import Diagnostic, Now, Settings
@@ -150,14 +149,16 @@ class Host:
         log("stopped")
 
     async def _drain(self, engine: Engine) -> None:
-        try:
-            await engine.submit(cmd.Drain())
-        except Rejected as rejected:
-            log("storage_full", "warning", reason=rejected.message)
+        asked, deciding = engine.submit(cmd.Drain()), self._tasks[0]
+        await asyncio.wait({asked, deciding}, return_when=asyncio.FIRST_COMPLETED)
+        if not asked.done():
+            return  # the store is lost, so nobody decides any more and nothing that ends could be written down
+        if (refused := asked.exception()) is not None:
+            log("storage_full", "warning", reason=str(refused))
         drained = asyncio.create_task(self.dispatcher.drained())
         grace = asyncio.create_task(self.clock.sleep(self.options.drain_grace_s))
         cut = asyncio.create_task(self._cut_short.wait())
-        await asyncio.wait({drained, grace, cut}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({drained, grace, cut, deciding}, return_when=asyncio.FIRST_COMPLETED)
         for task in (drained, grace, cut):
             task.cancel()
         if self.dispatcher.open_calls:

@@ -12,7 +12,16 @@ from typing import Any
 
 import msgspec
 
-from rpc_client.errors import APPLICATION_ERROR, METHOD_NOT_FOUND, Ambiguous, Answered, Ending, NotSent, Refused
+from rpc_client.errors import (
+    APPLICATION_ERROR,
+    INTERNAL_ERROR,
+    METHOD_NOT_FOUND,
+    Ambiguous,
+    Answered,
+    Ending,
+    NotSent,
+    Refused,
+)
 from rpc_client.workflow import WorkflowClient
 from scheduler_daemon.core import commands as cmd
 from scheduler_daemon.core.commands import Preflight
@@ -75,10 +84,10 @@ class Questions:
         if nested is not None:
             return nested
         probe = await self._client.schedules_list_probe()
-        if isinstance(probe, Answered) or (isinstance(probe, Refused) and probe.code != METHOD_NOT_FOUND):
+        if not isinstance(probe, Answered | Refused) or (isinstance(probe, Refused) and probe.code == INTERNAL_ERROR):
+            raise Unanswered(probe)  # it broke on its side, which says nothing about what it has
+        if isinstance(probe, Answered) or probe.code != METHOD_NOT_FOUND:
             return "the server answers workflow.schedules.list: it has a scheduler of its own"
-        if not isinstance(probe, Refused):
-            raise Unanswered(probe)
         return await self._connection_sources()
 
     async def _connection_sources(self) -> str | None:
