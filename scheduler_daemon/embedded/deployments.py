@@ -4,15 +4,14 @@ Owns: the file's keys, their limits, and the sentence that refuses a wrong one w
 processes, runs or HTTP.  Nothing is guessed: an unknown key is refused by name with the nearest known one, since a misspelled
 `timeout_s` would otherwise be a step without a timeout.
 
-    [[deployments]]
-    id = "report.nightly"                      # the artifact is what stands before the first dot
+    [deployments."report.nightly"]             # the id; the artifact is what stands before its first dot
     title = "Nightly report"                   # optional
     version = 3                                # of the artifact; optional, 1
     input_schema = { type = "object" }         # optional JSON Schema (2020-12) of the workflow input
-    [[deployments.steps]]                      # one or more, in order
+    [[deployments."report.nightly".steps]]     # one or more, in order
     name = "collect"                           # optional, "step-1" and so on
     argv = ["python3", "collect.py"]           # no shell; argv[0] is looked up on the step's PATH
-    cwd = "reports"                            # optional; relative to this file, which is also the default
+    cwd = "reports"                            # optional; relative to this file's folder, which is also the default
     env = { LC_ALL = "C.UTF-8" }               # optional; on top of the daemon's environment
     timeout_s = 600                            # optional; without it a step may take as long as it likes
 """
@@ -20,10 +19,11 @@ processes, runs or HTTP.  Nothing is guessed: an unknown key is refused by name 
 from __future__ import annotations
 
 import difflib
+import json
 import os
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, cast
 
@@ -41,10 +41,11 @@ TIMEOUT_S_MAX: Final = 30 * 86_400.0
 _ID: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OURS: Final = "WORKFLOW_"
+_ID_RULE: Final = "1 to 128 letters, digits, '_', '.' or '-', not beginning with '.' or '-'"
 
 
 class DeploymentsInvalid(ValueError):
-    """The file cannot be used: `file`, the `key` at fault (dotted, with indexes; empty for the whole file), and the `reason`."""
+    """The file cannot be used: `file`, the `key` at fault (as TOML names it; empty for the whole file), and the `reason`."""
 
     def __init__(self, file: Path, key: str, reason: str) -> None:
         super().__init__(f"{file}: {key}: {reason}" if key else f"{file}: {reason}")
@@ -64,9 +65,9 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Deployment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One deployment of the file, its steps in order."""
+    """One deployment of the file, its steps in order.  `id` is the name of its table, and no key in it."""
 
-    id: str
+    id: str = ""
     title: str | None = None
     version: Annotated[int, Meta(ge=1, le=2**31)] = 1
     input_schema: dict[str, Any] | None = None
@@ -83,8 +84,7 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         return {"type": "object"} if self.input_schema is None else self.input_schema
 
 
-class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    deployments: Annotated[tuple[Deployment, ...], Meta(max_length=DEPLOYMENTS_MAX)] = ()
+_DEPLOYMENT_KEYS: Final = tuple(name for name in Deployment.__struct_fields__ if name != "id")
 
 
 class _Fault(Exception):
@@ -115,48 +115,59 @@ def _parsed(data: bytes, folder: Path) -> Mapping[str, Deployment]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _Fault("", f"not TOML: {error}") from error
     _refuse_unknown_keys(document)
-    try:
-        listed = msgspec.convert(document, _File).deployments
-    except msgspec.ValidationError as error:
-        fault, _, path = str(error).partition(" - at `$")
-        raise _Fault(path.strip("`").lstrip("."), fault) from error
+    tables: dict[str, Any] = document.get("deployments", {})
     found: dict[str, Deployment] = {}
-    for index, deployment in enumerate(listed):
-        key = f"deployments[{index}]"
+    for deployment_id, table in tables.items():
+        key = _key_of(deployment_id)
+        deployment = _converted(deployment_id, table, key)
         _check(deployment, key)
         _check_beside(deployment, found, key)
-        found[deployment.id] = _completed(deployment, folder)
+        found[deployment_id] = _completed(deployment, folder)
     return found
 
 
+def _converted(deployment_id: str, table: dict[str, Any], key: str) -> Deployment:
+    try:
+        return msgspec.convert({**table, "id": deployment_id}, Deployment)
+    except msgspec.ValidationError as error:
+        fault, _, path = str(error).partition(" - at `$")
+        raise _Fault(key + path.removesuffix("`"), fault) from error
+
+
 def _refuse_unknown_keys(document: dict[str, Any]) -> None:
-    for key, table, known in _tables(document):
-        for name in table:
-            if name not in known:
-                near = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
-                raise _Fault(f"{key}.{name}".lstrip("."), f"unknown key; the nearest known one is {near[0]!r}")
+    _refuse_unknown_in("", document, ("deployments",))
+    tables = document.get("deployments", {})
+    if not isinstance(tables, dict) or len(cast("dict[str, Any]", tables)) > DEPLOYMENTS_MAX:
+        raise _Fault("deployments", f"must be at most {DEPLOYMENTS_MAX} tables, each named by an id")
+    for deployment_id, table in cast("dict[str, Any]", tables).items():
+        key = _key_of(deployment_id)
+        if not isinstance(table, dict):
+            raise _Fault(key, "must be a table; an id that has a dot is written in quotes")
+        deployment = cast("dict[str, Any]", table)
+        _refuse_unknown_in(key, deployment, _DEPLOYMENT_KEYS)
+        steps = deployment.get("steps")
+        for index, step in enumerate(cast("list[Any]", steps) if isinstance(steps, list) else ()):
+            if isinstance(step, dict):
+                _refuse_unknown_in(f"{key}.steps[{index}]", cast("dict[str, Any]", step), Step.__struct_fields__)
 
 
-def _tables(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any], tuple[str, ...]]]:
-    """Each table of a fixed shape: where it stands, itself, and the keys it may have."""
-    yield "", document, _File.__struct_fields__
-    for index, deployment in _members(document, "deployments"):
-        key = f"deployments[{index}]"
-        yield key, deployment, Deployment.__struct_fields__
-        for place, step in _members(deployment, "steps"):
-            yield f"{key}.steps[{place}]", step, Step.__struct_fields__
+def _refuse_unknown_in(key: str, table: dict[str, Any], known: Sequence[str]) -> None:
+    for name, value in table.items():
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
+            # `[deployments.a.b]` without quotes is a table `b` inside the deployment `a`.
+            quotes = "; an id that has a dot is written in quotes" if isinstance(value, dict) else ""
+            raise _Fault(f"{key}.{name}".lstrip("."), f"unknown key; the nearest known one is {near[0]!r}{quotes}")
 
 
-def _members(table: dict[str, Any], name: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    listed = table.get(name)
-    for index, member in enumerate(cast("list[Any]", listed) if isinstance(listed, list) else ()):
-        if isinstance(member, dict):
-            yield index, cast("dict[str, Any]", member)
+def _key_of(deployment_id: str) -> str:
+    bare = re.fullmatch(r"[A-Za-z0-9_-]+", deployment_id)
+    return f"deployments.{deployment_id}" if bare else f"deployments.{json.dumps(deployment_id)}"
 
 
 def _check(deployment: Deployment, key: str) -> None:
     if not _ID.fullmatch(deployment.id):
-        raise _Fault(f"{key}.id", "1 to 128 letters, digits, '_', '.' or '-', not beginning with '.' or '-'")
+        raise _Fault(key, f"an id is {_ID_RULE}")
     if deployment.input_schema is not None and (fault := fault_of_schema(deployment.input_schema)):
         raise _Fault(f"{key}.input_schema", fault)
     names: set[str] = set()
@@ -170,7 +181,7 @@ def _check(deployment: Deployment, key: str) -> None:
 
 def _check_step(step: Step, key: str) -> None:
     if step.name and not _ID.fullmatch(step.name):
-        raise _Fault(f"{key}.name", "1 to 128 letters, digits, '_', '.' or '-', not beginning with '.' or '-'")
+        raise _Fault(f"{key}.name", f"a name is {_ID_RULE}")
     if not step.argv[0]:
         raise _Fault(f"{key}.argv[0]", "must name a program")
     for text in (*step.argv, step.cwd, *step.env.values()):
@@ -182,9 +193,7 @@ def _check_step(step: Step, key: str) -> None:
 
 
 def _check_beside(deployment: Deployment, earlier: Mapping[str, Deployment], key: str) -> None:
-    """Ids are unique, and one version of an artifact has one input schema, since callers ask for it by that version."""
-    if deployment.id in earlier:
-        raise _Fault(f"{key}.id", f"{deployment.id!r} is the id of an earlier deployment")
+    """One version of an artifact has one input schema, since callers ask for it by that version."""
     for other in earlier.values():
         same_version = (other.artifact_id, other.version) == (deployment.artifact_id, deployment.version)
         if same_version and other.schema != deployment.schema:

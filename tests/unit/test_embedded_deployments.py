@@ -8,9 +8,8 @@ from scheduler_daemon.embedded.deployments import DeploymentsInvalid, load
 from scheduler_daemon.embedded.schemas import violation
 
 HELLO = """
-[[deployments]]
-id = "hello.default"
-[[deployments.steps]]
+[deployments."hello.default"]
+[[deployments."hello.default".steps]]
 argv = ["echo", "hello"]
 """
 
@@ -25,8 +24,8 @@ def loaded(tmp_path):
     return load_text
 
 
-def one(fields: str, step: str = 'argv = ["true"]') -> str:
-    return f"[[deployments]]\n{fields}\n[[deployments.steps]]\n{step}\n"
+def one(fields: str, step: str = 'argv = ["true"]', name: str = "a") -> str:
+    return f'[deployments."{name}"]\n{fields}\n[[deployments."{name}".steps]]\n{step}\n'
 
 
 def test_a_short_deployment_gets_its_defaults(loaded, tmp_path):
@@ -41,8 +40,9 @@ def test_a_short_deployment_gets_its_defaults(loaded, tmp_path):
 
 def test_every_key_that_the_head_of_the_module_shows_is_read(loaded, tmp_path):
     text = one(
-        'id = "report.nightly"\ntitle = "Nightly"\nversion = 3\ninput_schema = { type = "object", required = ["day"] }',
+        'title = "Nightly"\nversion = 3\ninput_schema = { type = "object", required = ["day"] }',
         'name = "collect"\nargv = ["python3", "collect.py"]\ncwd = "reports"\nenv = { LC_ALL = "C" }\ntimeout_s = 600',
+        name="report.nightly",
     )
     deployment = loaded(text)["report.nightly"]
     assert (deployment.title, deployment.version) == ("Nightly", 3)
@@ -53,69 +53,61 @@ def test_every_key_that_the_head_of_the_module_shows_is_read(loaded, tmp_path):
 
 
 def test_an_id_without_a_dot_is_its_own_artifact(loaded):
-    assert loaded(one('id = "hello"'))["hello"].artifact_id == "hello"
+    assert loaded(one("", name="hello"))["hello"].artifact_id == "hello"
 
 
 def test_an_absolute_folder_stays_as_it_is(loaded):
-    assert loaded(one('id = "a"', 'argv = ["true"]\ncwd = "/usr/lib/../share"'))["a"].steps[0].cwd == "/usr/share"
+    assert loaded(one("", 'argv = ["true"]\ncwd = "/usr/lib/../share"'))["a"].steps[0].cwd == "/usr/share"
 
 
 def test_a_file_without_deployments_is_a_server_without_deployments(loaded):
     assert loaded("") == {}
 
 
+SCHEMA_ELSEWHERE = 'input_schema = { properties = { x = { "$ref" = "https://example.com/s.json" } } }'
 REFUSALS = [
-    ("deployment = []", "deployment", "unknown key; the nearest known one is 'deployments'"),
-    (one('id = "a"\ntitel = "x"'), "deployments[0].titel", "unknown key; the nearest known one is 'title'"),
+    ("deployment = {}", "deployment", "unknown key; the nearest known one is 'deployments'"),
+    ("deployments = 1", "deployments", "must be at most 1000 tables"),
+    ("[[deployments]]", "deployments", "must be at most 1000 tables"),
+    ("deployments.a = 1", "deployments.a", "must be a table"),
+    ("[deployments.a.b]", "deployments.a.b", "an id that has a dot is written in quotes"),
+    (one('id = "x"'), "deployments.a.id", "unknown key"),
+    (one('titel = "x"'), "deployments.a.titel", "unknown key; the nearest known one is 'title'"),
+    (one("", 'argv = ["x"]\ntimout_s = 1'), "deployments.a.steps[0].timout_s", "nearest known one is 'timeout_s'"),
+    ("[deployments.a]", "deployments.a", "missing required field `steps`"),
+    ("[deployments.a]\nsteps = []", "deployments.a.steps", "length >= 1"),
+    ("[deployments.a]\nsteps = [1]", "deployments.a.steps[0]", "Expected `object`"),
+    (one("", 'name = "x"'), "deployments.a.steps[0]", "missing required field `argv`"),
+    (one("", "argv = []"), "deployments.a.steps[0].argv", "length >= 1"),
+    (one("", 'argv = "true"'), "deployments.a.steps[0].argv", "Expected `array`"),
+    (one("", 'argv = ["x", 1]'), "deployments.a.steps[0].argv[1]", "Expected `str`"),
+    (one("", 'argv = [""]'), "deployments.a.steps[0].argv[0]", "must name a program"),
+    (one("", 'argv = ["a\\u0000b"]'), "deployments.a.steps[0]", "NUL"),
+    (one("", 'argv = ["x"]\ntimeout_s = 0'), "deployments.a.steps[0].timeout_s", "> 0"),
+    (one("", 'argv = ["x"]\ntimeout_s = inf'), "deployments.a.steps[0].timeout_s", "<="),
+    (one("", 'argv = ["x"]\ntimeout_s = nan'), "deployments.a.steps[0].timeout_s", "`float`"),
+    (one("", 'argv = ["x"]\ntimeout_s = true'), "deployments.a.steps[0].timeout_s", "Expected `float"),
+    (one("", 'argv = ["x"]\nname = "-x"'), "deployments.a.steps[0].name", "letters, digits"),
+    (one("", 'argv = ["x"]\nenv = { A = 1 }'), "deployments.a.steps[0].env[...]", "Expected `str`"),
+    (one("", 'argv = ["x"]\nenv = { "A B" = "" }'), "deployments.a.steps[0].env.A B", "not a variable"),
+    (one("", 'argv = ["x"]\nenv = { WORKFLOW_INPUT = "" }'), "deployments.a.steps[0].env.WORKFLOW_INPUT", "server's"),
+    (one("", name="../a"), 'deployments."../a"', "letters, digits"),
+    (one("", name="a\\n"), 'deployments."a\\n"', "letters, digits"),
+    (one("", name=""), 'deployments.""', "letters, digits"),
+    (one("", name="a" * 129), "deployments." + "a" * 129, "letters, digits"),
+    (one("version = 0"), "deployments.a.version", ">= 1"),
+    (one('version = "1"'), "deployments.a.version", "Expected `int`"),
+    (one('input_schema = { type = "objekt" }'), "deployments.a.input_schema", "not a JSON Schema"),
+    (one(SCHEMA_ELSEWHERE), "deployments.a.input_schema", "refers outside itself"),
+    (HELLO + HELLO, "", "not TOML"),
     (
-        one('id = "a"', 'argv = ["x"]\ntimout_s = 1'),
-        "deployments[0].steps[0].timout_s",
-        "nearest known one is 'timeout_s'",
-    ),
-    ("deployments = 1", "deployments", "Expected `array`"),
-    ("deployments = [1]", "deployments[0]", "Expected `object`"),
-    (one(""), "deployments[0]", "missing required field `id`"),
-    ('[[deployments]]\nid = "a"', "deployments[0]", "missing required field `steps`"),
-    ('[[deployments]]\nid = "a"\nsteps = []', "deployments[0].steps", "length >= 1"),
-    (one('id = "a"', 'name = "x"'), "deployments[0].steps[0]", "missing required field `argv`"),
-    (one('id = "a"', "argv = []"), "deployments[0].steps[0].argv", "length >= 1"),
-    (one('id = "a"', 'argv = "true"'), "deployments[0].steps[0].argv", "Expected `array`"),
-    (one('id = "a"', 'argv = ["x", 1]'), "deployments[0].steps[0].argv[1]", "Expected `str`"),
-    (one('id = "a"', 'argv = [""]'), "deployments[0].steps[0].argv[0]", "must name a program"),
-    (one('id = "a"', 'argv = ["a\\u0000b"]'), "deployments[0].steps[0]", "NUL"),
-    (one('id = "a"', 'argv = ["x"]\ntimeout_s = 0'), "deployments[0].steps[0].timeout_s", "> 0"),
-    (one('id = "a"', 'argv = ["x"]\ntimeout_s = inf'), "deployments[0].steps[0].timeout_s", "<="),
-    (one('id = "a"', 'argv = ["x"]\ntimeout_s = nan'), "deployments[0].steps[0].timeout_s", ""),
-    (one('id = "a"', 'argv = ["x"]\ntimeout_s = true'), "deployments[0].steps[0].timeout_s", "Expected `float"),
-    (one('id = "a"', 'argv = ["x"]\nname = "-x"'), "deployments[0].steps[0].name", "letters, digits"),
-    (one('id = "a"', 'argv = ["x"]\nenv = { A = 1 }'), "deployments[0].steps[0].env[...]", "Expected `str`"),
-    (one('id = "a"', 'argv = ["x"]\nenv = { "A B" = "" }'), "deployments[0].steps[0].env.A B", "not a variable"),
-    (
-        one('id = "a"', 'argv = ["x"]\nenv = { WORKFLOW_INPUT = "" }'),
-        "deployments[0].steps[0].env.WORKFLOW_INPUT",
-        "server's",
-    ),
-    (one('id = "../a"'), "deployments[0].id", "letters, digits"),
-    (one('id = "a\\n"'), "deployments[0].id", "letters, digits"),
-    (one('id = ""'), "deployments[0].id", "letters, digits"),
-    (one(f'id = "{"a" * 129}"'), "deployments[0].id", "letters, digits"),
-    (one('id = "a"\nversion = 0'), "deployments[0].version", ">= 1"),
-    (one('id = "a"\nversion = "1"'), "deployments[0].version", "Expected `int`"),
-    (one('id = "a"\ninput_schema = { type = "objekt" }'), "deployments[0].input_schema", "not a JSON Schema"),
-    (
-        one('id = "a"\ninput_schema = { properties = { x = { "$ref" = "https://example.com/s.json" } } }'),
-        "deployments[0].input_schema",
-        "refers outside itself",
-    ),
-    (HELLO + HELLO, "deployments[1].id", "earlier deployment"),
-    (
-        HELLO + one('id = "hello.other"\ninput_schema = { type = "object", required = ["x"] }'),
-        "deployments[1].input_schema",
+        HELLO + one('input_schema = { type = "object", required = ["x"] }', name="hello.other"),
+        'deployments."hello.other".input_schema',
         "give one of them a version",
     ),
     (
-        '[[deployments]]\nid = "a"\nsteps = [{ name = "x", argv = ["a"] }, { name = "x", argv = ["b"] }]',
-        "deployments[0].steps[1].name",
+        '[deployments.a]\nsteps = [{ name = "x", argv = ["a"] }, { name = "x", argv = ["b"] }]',
+        "deployments.a.steps[1].name",
         "earlier step",
     ),
     ("a = ", "", "not TOML"),
@@ -141,7 +133,7 @@ def test_a_file_that_cannot_be_read_is_refused_with_the_systems_reason(tmp_path)
 
 
 def test_two_deployments_may_share_an_artifact_version_when_they_share_its_schema(loaded):
-    assert list(loaded(HELLO + one('id = "hello.other"'))) == ["hello.default", "hello.other"]
+    assert list(loaded(HELLO + one("", name="hello.other"))) == ["hello.default", "hello.other"]
 
 
 def test_a_relative_file_resolves_folders_against_where_it_lies(tmp_path, monkeypatch):
