@@ -1,0 +1,1 @@
+"""The real process over real HTTP: signals, kills, second daemons."""
