@@ -156,8 +156,9 @@ class Scribe:
     ) -> list[ev.Event]:
         run = self.state.schedules[schedule_id].run(run_id or self.run_of(schedule_id))
         assert run is not None
-        known = server_id(run.run_id)
-        output = fields.pop("output", {"result": "hello"})
+        unknown = fields.get("reason") == "outcome-unknown"  # then there was no answer to tell an id or an output
+        known = run.server_run_id if unknown else server_id(run.run_id)
+        answered = Result(status=status, server_run_id=known, output=fields.pop("output", {"result": "hello"}))
         return self._fold(
             ev.RunSettled(
                 at=self.at,
@@ -168,7 +169,7 @@ class Scribe:
                 revision=run.revision,
                 status=status,
                 server_run_id=known,
-                result=Result(status=status, server_run_id=known, output=output),
+                result=None if unknown else answered,
                 **fields,
             )
         )

@@ -7,8 +7,8 @@ Invariants.  Up to `_good` the open segment holds whole, durable batches; nobody
 returns, and is not there when it raises `StorageFull`.  After `StorageFailed` nothing is known, and every later call raises it again.
 
 A segment is begun exclusively, synced, and its name made durable before anything is written to it, so that a later batch can never be
-on disk without the file of an earlier one.  When no segment can be begun (no inodes, no descriptors), the old one takes more: a segment
-that is too long harms nobody.
+on disk without the file of an earlier one.  When no segment can be created (no inodes, no descriptors), the old one takes more: a
+segment that is too long harms nobody.
 """
 
 from __future__ import annotations
@@ -139,29 +139,29 @@ class Journal:
         """The descriptor that the next batch goes to."""
         if self._fd is not None and self._good < self._segment_bytes_max and not (self._rotate_next and self._good):
             return self._fd
+        path = f"{self._home.journal}/{segment_name(self.seq + 1)}"
         try:
-            fd, path = self._begin()
+            fd = self._fs.open_append(path) if self._fs.exists(path) else self._fs.create(path)
         except OSError as error:
             if self._fd is None:
                 raise storage_error(error, "beginning a segment") from error
             return self._fd
+        self._begin(fd, path)
         self.close()
         self._fd, self._path, self._good, self._rotate_next = fd, path, 0, False
         return fd
 
-    def _begin(self) -> tuple[int, str]:
-        path = f"{self._home.journal}/{segment_name(self.seq + 1)}"
-        # Begun before and left empty: nothing is written before the name is durable.
-        left = self._fs.exists(path)
-        fd = self._fs.open_append(path) if left else self._fs.create(path)
-        if left and self._fs.size(fd):
-            raise OwnershipLost(f"{path} is there already: somebody else wrote it")
+    def _begin(self, fd: int, path: str) -> None:
+        """Make the name of a segment durable.
+
+        Once there is a file of that name, the old segment must not grow past its number, or a crash could show both.  So a failure
+        here refuses the batch, and the next try finds the file as this one left it, empty.
+        """
         try:
+            if self._fs.size(fd):
+                raise OwnershipLost(f"{path} is there already: somebody else wrote it")
             sync_file(self._fs, fd, path)
             sync_folder(self._fs, self._home.journal)
-        except OSError:
+        except OSError as error:
             self._fs.close(fd)
-            with suppress(OSError):
-                self._fs.unlink(path)
-            raise
-        return fd, path
+            raise storage_error(error, f"beginning {path}") from error

@@ -13,8 +13,11 @@ means has been carried out.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import errno
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -31,7 +34,7 @@ from scheduler_daemon.store.documents import (
     write_format,
     write_marker,
 )
-from scheduler_daemon.store.errors import RestoreNotAccepted, StoreUnusable
+from scheduler_daemon.store.errors import RestoreNotAccepted, StorageFailed, StoreUnusable
 from scheduler_daemon.store.fs import FileSystem
 from scheduler_daemon.store.history import first_damage, path_of
 from scheduler_daemon.store.loading import Recovered, recover
@@ -39,6 +42,9 @@ from scheduler_daemon.store.lock import Ownership, Seen
 from scheduler_daemon.store.recovery import key_of
 from scheduler_daemon.store.scan import Found, Lost
 from scheduler_daemon.store.schema import Accepted, Damage, DamageLine, Judged
+
+
+_PASSING: Final = frozenset({errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 
 class Torn(msgspec.Struct, frozen=True):
@@ -79,7 +85,7 @@ def open_store(
     mint: Callable[[], str],
 ) -> Opening:
     """Take the store over.  Raises `LockHeld`, `StoreUnusable`, `StorageFailed`; then the locks are not held."""
-    try:
+    with told_at_opening():
         read_format(fs, home)  # before the locks: what is somebody else's is not to be touched at all
         _make_folder(fs, home)
         seen = lock.acquire(now.at)
@@ -88,7 +94,16 @@ def open_store(
         except BaseException:
             lock.release()
             raise
+
+
+@contextmanager
+def told_at_opening() -> Generator[None]:
+    """Tell an `OSError` as what it means at a start: it may pass by itself, or an operator has to do something."""
+    try:
+        yield
     except OSError as error:
+        if error.errno in _PASSING:
+            raise StorageFailed(f"cannot be opened: {error}") from error
         raise StoreUnusable(f"cannot be opened: {error}") from error
 
 

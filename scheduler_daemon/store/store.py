@@ -32,7 +32,7 @@ from scheduler_daemon.store.errors import OwnershipLost, StorageFailed, StorageF
 from scheduler_daemon.store.fs import FileSystem, RealFileSystem, told_as_storage_errors
 from scheduler_daemon.store.journal import Journal
 from scheduler_daemon.store.lock import MOUNTINFO, Ownership, StoreLock
-from scheduler_daemon.store.opening import Opening, Torn, open_store
+from scheduler_daemon.store.opening import Opening, Torn, open_store, told_at_opening
 from scheduler_daemon.store.reading import FoundRun, Histories, Page
 from scheduler_daemon.store.recovery import Key, without_waiting
 from scheduler_daemon.store.retention import Retention
@@ -135,7 +135,8 @@ class Store:
             self._fs, self._home, self._lock, settings, now, accept_restore=accept_restore, mint=self._mint
         )
         try:
-            return self._take(opening, now)
+            with told_at_opening():
+                return self._take(opening, now)
         except BaseException:
             self._lock.release()
             raise
