@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from scheduler_daemon.core.commands import Effect, StartCall
-from scheduler_daemon.core.events import Event, row_of
+from scheduler_daemon.core.events import Event, OccurrenceClosed, RangeClosed, RunAdmitted, RunInterrupted, RunSettled
 from scheduler_daemon.core.model import Now
 from scheduler_daemon.core.queries import state_of
 from scheduler_daemon.core.state import State
@@ -83,9 +83,15 @@ class Counters:
         """One batch is durable, and took so long."""
         self.commit.add(seconds)
         for event in events:
-            row = row_of(event)
-            if row is not None:
-                self.decisions[row.status, row.reason or ""] += 1
+            match event:
+                case OccurrenceClosed() | RangeClosed() | RunSettled():
+                    self.decisions[event.status, event.reason or ""] += 1
+                case RunAdmitted():
+                    self.decisions["admitted", ""] += 1
+                case RunInterrupted():
+                    self.decisions["interrupted", ""] += 1
+                case _:
+                    pass
 
     def left(self, effect: Effect, now: Now) -> None:
         """An effect is on its way; the first start of a run is late by so much."""
