@@ -36,6 +36,10 @@ argv = ["sh", "-c", "sleep 2; cat"]
 START_S = 20.0
 
 
+class NotStarted(Exception):
+    """The daemon's own log, which says why."""
+
+
 async def main() -> int:
     """Run the story for `DEMO_S` seconds (default 130), or until Ctrl-C."""
     seconds = float(os.environ.get("DEMO_S", "130"))
@@ -58,7 +62,15 @@ async def main() -> int:
 
 async def _start(root: Path, url: str) -> asyncio.subprocess.Process:
     listen = url.removeprefix("http://").removesuffix("/rpc")
-    argv = ["serve", "--store-root", str(root / "store"), "--embedded", str(root / "deployments.toml"), "--listen", listen]
+    argv = [
+        "serve",
+        "--store-root",
+        str(root / "store"),
+        "--embedded",
+        str(root / "deployments.toml"),
+        "--listen",
+        listen,
+    ]
     _say(f"$ scheduler-daemon {' '.join(argv)} &")
     log = (root / "daemon.log").open("wb")
     daemon = await asyncio.create_subprocess_exec(
@@ -71,7 +83,7 @@ async def _start(root: Path, url: str) -> asyncio.subprocess.Process:
                 await app.health()
                 return daemon
             await asyncio.sleep(0.05)
-    raise SystemExit(f"the daemon did not start:\n{(root / 'daemon.log').read_text()}")
+    raise NotStarted((root / "daemon.log").read_text())
 
 
 async def _tell(url: str) -> None:
@@ -103,7 +115,9 @@ async def _show_new(app: App, url: str, schedule_id: str, seen: set[tuple[str, i
         if (schedule_id, row["n"]) in seen or row["status"] == "pending":
             continue
         seen.add((schedule_id, row["n"]))
-        _say(f"{row['at'][11:23]}  {schedule_id:<13} {row['instant'][11:19]}  {row['status']:<10} {row.get('run_id') or ''}")
+        _say(
+            f"{row['at'][11:23]}  {schedule_id:<13} {row['instant'][11:19]}  {row['status']:<10} {row.get('run_id') or ''}"
+        )
         if row["status"] == "completed":
             run = await app.inspect_run(run_id=row["run_id"])
             _say("  " + _curl(url, "workflow.runs.inspect", {"run_id": row["run_id"]}))
@@ -133,6 +147,9 @@ def run() -> int:
     loop.add_signal_handler(signal.SIGINT, story.cancel)
     try:
         return loop.run_until_complete(story)
+    except NotStarted as why:
+        _say(f"the daemon did not start:\n{why}")
+        return 1
     finally:
         loop.close()
 

@@ -37,7 +37,7 @@ async def test_a_one_shot_half_a_second_ahead_runs_and_its_history_shows_it(tmp_
 async def test_history_survives_a_kill_and_a_restart(tmp_path):
     async with Daemon(tmp_path, deployments=HELLO) as daemon:
         async with daemon.app() as app:
-            due = datetime.now(UTC) + timedelta(seconds=0.2)
+            due = datetime.now(UTC) + timedelta(seconds=1)
             await app.create_schedule(
                 schedule_id="once",
                 deployment_id="scheduled_hello.default",
