@@ -78,6 +78,18 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         """The bearer token that callers must show, read from its file now; None when none is demanded."""
         return None if self.token_file is None else read_token(self.token_file, "token_file")
 
+    def nesting(self, server_root: str | None) -> str | None:
+        """Why the store must not lie where it does beside the workflow server's; None when it may.
+
+        It may be the server's own root, or lie elsewhere; in any other folder of the server's it would be taken for its data.
+        """
+        if server_root is None or not Path(server_root).exists():
+            return None
+        ours, theirs = self.store_root.resolve(), Path(server_root).resolve()
+        if ours != theirs and ours.is_relative_to(theirs):
+            return f"the store root {ours} lies inside the workflow server's store {theirs}"
+        return None
+
 
 def read_token(path: Path, key: str) -> str:
     """The token in a file, whitespace around it removed.  Raises `ConfigRefused` if there is none, or everybody can read it."""
@@ -128,7 +140,7 @@ def _flag(value: Any) -> bool:
             raise ValueError("must be true or false")
 
 
-def _seconds(bounds: tuple[float, float]) -> Callable[[Any], float]:
+def _duration(bounds: tuple[float, float]) -> Callable[[Any], float]:
     least, most = bounds
 
     def read(value: Any) -> float:
@@ -251,12 +263,12 @@ SETTINGS: Final = (
     Setting("server_ca_file", _path, None, "CA certificates (PEM) that the workflow server's is checked with.", "FILE"),
     Setting("embedded", _path, None, "Bring a workflow server along, with the deployments of this file.", "FILE"),
     _switch("gateway", "Pass other workflow.* methods on to the workflow server."),
-    Setting("poll_interval_s", _seconds(limits.POLL_S), 1.0, "Longest pause between two looks.", "SECONDS"),
+    Setting("poll_interval_s", _duration(limits.POLL_S), 1.0, "Longest pause between two looks.", "SECONDS"),
     Setting("max_concurrent_runs", _whole(limits.RUNS_AT_ONCE), 4, "Dispatched runs that execute at once.", "COUNT"),
-    Setting("drain_grace_s", _seconds(limits.DRAIN_S), 30.0, "How long open runs may still take at a stop.", "SECONDS"),
-    Setting("lateness_s", _seconds(limits.LATENESS_S), 60.0, "How late a start may be.", "SECONDS"),
-    Setting("preflight_ttl_s", _seconds(limits.PREFLIGHT_TTL_S), 30.0, "How long a preflight answer holds.", "SECONDS"),
-    Setting("reconcile_grace_s", _seconds(limits.RECONCILE_GRACE_S), 30.0,
+    Setting("drain_grace_s", _duration(limits.DRAIN_S), 30.0, "How long open runs may still take at a stop.", "SECONDS"),
+    Setting("lateness_s", _duration(limits.LATENESS_S), 60.0, "How late a start may be.", "SECONDS"),
+    Setting("preflight_ttl_s", _duration(limits.PREFLIGHT_TTL_S), 30.0, "How long a preflight answer holds.", "SECONDS"),
+    Setting("reconcile_grace_s", _duration(limits.RECONCILE_GRACE_S), 30.0,
             "How long the outcome of a lost call is looked for, at a server without idempotent-start.", "SECONDS"),
     Setting("retention_rows", _whole(limits.RETENTION_ROWS), 1000, "Rows of history kept for each schedule.", "COUNT"),
     Setting("retention_days", _whole(limits.RETENTION_DAYS), 90, "Age up to which history is kept.", "DAYS"),
