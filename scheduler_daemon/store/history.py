@@ -84,6 +84,11 @@ def head_of(reader: LineReader) -> tuple[TruncatedBefore | None, int]:
     return (content, first.end) if first is not None and isinstance(content, TruncatedBefore) else (None, 0)
 
 
+def is_damage(line: Line) -> bool:
+    """Whether an unreadable line cannot be what an interrupted append left: it is whole, and no block of it is missing."""
+    return line.whole and b"\0" not in line.data
+
+
 def _number_of(line: Line) -> int | None:
     content = decode_line(line)
     return content.row.n if isinstance(content, RowLine) else None
@@ -104,7 +109,7 @@ class HistoryRows:
     def after(self, n: int, below: int | None) -> Iterator[Row]:
         """Rows with `n` above that and, given `below`, under it; unreadable lines as diagnostic rows.
 
-        With `below`, what follows the last row under it may be the leftover of a checkpoint and is not reported.
+        With `below`, a piece of a line or zeros after the last row under it are what a checkpoint left that is being done again.
         """
         before = Row(n=0, schedule_id=self._schedule_id, status=DAMAGED, at=_NEVER)
         bad: list[Line] = []
@@ -115,14 +120,15 @@ class HistoryRows:
                 continue
             row = content.row
             if below is not None and row.n >= below:
-                return
+                break
             if bad and n < before.n + 1 < row.n:
                 yield self._diagnostic(before, bad)
             bad = []
             if row.n > n:
                 yield row
             before = row
-        if bad and below is None and before.n + 1 > n:
+        bad = [line for line in bad if below is None or is_damage(line)]
+        if bad and n < before.n + 1 and (below is None or before.n + 1 < below):
             yield self._diagnostic(before, bad)
 
     def _diagnostic(self, before: Row, bad: list[Line]) -> Row:
@@ -228,7 +234,7 @@ def _cut(fs: FileSystem, home: Home, path: str, fd: int, first_n: int) -> tuple[
             counts, keep, lost = Counts(content.runs, content.others), line.end, b""
             if not line.whole:  # its newline was damaged: to nothing, or to another byte
                 keep, joint = line.content_end, b"\n"
-        elif line.whole and b"\0" not in line.data:
+        elif is_damage(line):
             keep = line.end
         else:
             lost += line.data

@@ -44,6 +44,17 @@ def list_segments(fs: FileSystem, home: Home) -> list[Segment]:
     ]
 
 
+def segments_after(segments: list[Segment], seq: int) -> list[Segment] | None:
+    """Those that hold every record after `seq`; None when one of them is not there.
+
+    Ones wholly before it may be there or not, with gaps or without: dropping them is not synced.
+    """
+    older = [position for position, segment in enumerate(segments) if segment.first <= seq + 1]
+    if older:
+        return segments[older[-1] :]
+    return None if seq or segments else []
+
+
 def _is_segment(name: str) -> bool:
     return len(name) == _NAME_DIGITS + len(_SUFFIX) and name[:_NAME_DIGITS].isdecimal() and name.endswith(_SUFFIX)
 

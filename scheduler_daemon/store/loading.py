@@ -19,7 +19,7 @@ from scheduler_daemon.core.state import State
 from scheduler_daemon.store.documents import Home
 from scheduler_daemon.store.errors import StoreUnusable
 from scheduler_daemon.store.fs import FileSystem, read_file
-from scheduler_daemon.store.journal import list_segments
+from scheduler_daemon.store.journal import list_segments, segments_after
 from scheduler_daemon.store.recovery import Key, Replay
 from scheduler_daemon.store.scan import Lost, Scan, Segment, Tail
 from scheduler_daemon.store.schema import Damage, DamageLine, Judged
@@ -56,8 +56,10 @@ class _Files(msgspec.Struct, frozen=True):
     segments: list[Segment]
 
 
-def recover(fs: FileSystem, home: Home, store_id: str, settings: Settings, now: Now) -> Recovered:
-    """Rebuild the state.  Raises `StoreUnusable` when something is missing that nothing else tells of."""
+def recover(
+    fs: FileSystem, home: Home, store_id: str, settings: Settings, now: Now, *, agenda: bool = True
+) -> Recovered:
+    """Rebuild the state, with its agenda if wanted.  Raises `StoreUnusable` when something is missing that nothing else tells of."""
     files = _Files(fs, home, store_id, settings, now, list_segments(fs, home))
     snapshots = list_snapshots(fs, home)
     loaded = [found for found in (load_snapshot(fs, snapshot) for snapshot in snapshots) if found is not None]
@@ -69,7 +71,10 @@ def recover(fs: FileSystem, home: Home, store_id: str, settings: Settings, now: 
     harmless += [
         Damage(None, snapshot.name, 0, "a snapshot that cannot be read; an older one was taken") for snapshot in unread
     ]
-    return _replay(files, base, damages, harmless)
+    recovered = _replay(files, base, damages, harmless)
+    if agenda:
+        recovered.state.rebuild_agenda(now)
+    return recovered
 
 
 def _begins(files: _Files) -> bool:
@@ -95,7 +100,6 @@ def _replay(files: _Files, base: Loaded | None, damages: list[Damage], harmless:
     fresh = replay.finish()
     if fresh is not None or replay.judged:
         derive(replay.state)
-    replay.state.rebuild_agenda(files.now)
     return Recovered(
         state=replay.state,
         seq=max(scan.last_seq, base_seq),
@@ -126,13 +130,10 @@ def _start(files: _Files, base: Loaded | None) -> Replay:
 
 
 def _segments_from(files: _Files, base_seq: int) -> list[Segment]:
-    """The segments that hold everything after a record.  Ones wholly before it may be there or not: dropping them is not synced."""
-    older = [position for position, segment in enumerate(files.segments) if segment.first <= base_seq + 1]
-    if not older:
-        if base_seq or files.segments:
-            raise StoreUnusable(f"records from {base_seq + 1} on are missing", files.home.relative(files.home.journal))
-        return []
-    return files.segments[older[-1] :]
+    segments = segments_after(files.segments, base_seq)
+    if segments is None:
+        raise StoreUnusable(f"records from {base_seq + 1} on are missing", files.home.relative(files.home.journal))
+    return segments
 
 
 # --- a snapshot with bad lines ----------------------------------------------------------------------------------------

@@ -43,7 +43,6 @@ from scheduler_daemon.store.recovery import key_of
 from scheduler_daemon.store.scan import Found, Lost
 from scheduler_daemon.store.schema import Accepted, Damage, DamageLine, Judged
 
-
 _PASSING: Final = frozenset({errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 
