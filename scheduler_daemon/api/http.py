@@ -29,6 +29,7 @@ from scheduler_daemon.runtime.logs import log
 
 __all__ = ["AddressUnusable", "ApiServer", "Listen", "Options"]
 
+_TABLE, _DOCUMENT = openrpc.with_discovery(TABLE)
 _ANONYMOUS = frozenset({"/healthz"})
 _WILDCARDS = frozenset({"0.0.0.0", "::"})  # noqa: S104  compared with, never listened on by default
 _HTTP_OK, _NO_CONTENT, _TOO_LARGE, _NOT_READY = 200, 204, 413, 503
@@ -71,8 +72,7 @@ class ApiServer:
         self._door: Door | None = None
         self._listening: list[asyncio.AbstractServer] = []
         self._socket_path: Path | None = None
-        table, self._document = openrpc.with_discovery(TABLE)
-        self._dispatcher = Dispatcher((entry.method for entry in table), on_bug=_report)
+        self._dispatcher = Dispatcher((entry.method for entry in _TABLE), on_bug=_report)
 
     async def start(self) -> list[str]:
         """Listen; returns the addresses.  Raises `AddressUnusable`, and then listens nowhere."""
@@ -193,7 +193,7 @@ class ApiServer:
         return web.Response(body=self._page.render(), headers={**HEADERS, hdrs.CONTENT_TYPE: metrics.CONTENT_TYPE})
 
     async def _openrpc(self, _request: web.Request) -> web.StreamResponse:
-        return _json(_HTTP_OK, self._document)
+        return _json(_HTTP_OK, _DOCUMENT)
 
 
 def _report(method: str, bug: BaseException) -> None:

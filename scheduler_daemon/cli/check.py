@@ -19,7 +19,7 @@ from rpc_client.workflow import WorkflowClient
 from scheduler_daemon import errors
 from scheduler_daemon.cli.exits import end, epilog, examples, listed
 from scheduler_daemon.cli.options import effective, settings
-from scheduler_daemon.cli.tables import table
+from scheduler_daemon.cli.tables import printable, table
 from scheduler_daemon.config import SETTINGS, Config
 from scheduler_daemon.core.commands import Probe, ServerMissed, ServerSeen
 from scheduler_daemon.embedded import deployments
@@ -123,13 +123,9 @@ def _plain(value: Any) -> Any:
 
 def _shown(value: Any) -> str:
     match value:
-        case None | ():
-            return "-"
-        case bool():
-            return "yes" if value else "no"
         case float():
             return f"{value:g}"
         case tuple():
-            return ", ".join(cast("tuple[str, ...]", value))
+            return ", ".join(cast("tuple[str, ...]", value)) or "-"
         case _:
-            return str(value)
+            return printable(value)

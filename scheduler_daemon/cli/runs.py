@@ -92,12 +92,7 @@ def abandon(talk: Talk, run_id: str, note: str) -> None:
 
 
 def _shown(talk: Talk, run: Mapping[str, Any]) -> None:
-    rows = [(name, _value(value)) for name, value in run.items()]
-    talk.show(run, lambda: table(("run", ""), rows))
-
-
-def _value(value: Any) -> Any:
-    return msgspec.json.encode(value).decode() if isinstance(value, dict | list) else value
+    talk.show(run, lambda: table(("run", ""), list(run.items())))
 
 
 @click.command(epilog=_FOOT)

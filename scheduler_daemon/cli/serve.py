@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from scheduler_daemon import errors, wiring
+from scheduler_daemon import errors
 from scheduler_daemon.cli.exits import epilog, examples, listed
 from scheduler_daemon.cli.options import effective, settings
 
@@ -42,4 +42,7 @@ def serve(config_file: Path | None, **flags: Any) -> None:
     config = effective(config_file, flags)
     for notice in config.notices:
         click.echo(f"scheduler-daemon: {notice}", err=True)
+    # A refused setting, or a look at the help, should not have to wait until the whole daemon is loaded.
+    from scheduler_daemon import wiring  # noqa: PLC0415
+
     sys.exit(wiring.serve(config))

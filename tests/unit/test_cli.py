@@ -465,6 +465,18 @@ def test_columns_are_aligned_and_absence_is_a_dash():
     assert table(("a", "bb"), [("long", None), ("x", 1)]) == "a     bb\nlong  -\nx     1"
 
 
+def test_values_read_as_people_write_them():
+    assert [printable(value) for value in (True, False, [], {}, {"a": [1]}, 0, "")] == [
+        "yes",
+        "no",
+        "-",
+        "-",
+        '{"a":[1]}',
+        "0",
+        "",
+    ]
+
+
 def test_nothing_unprintable_reaches_the_terminal():
     assert printable("a\x1b[2Jb\nc\u202e") == "a?[2Jb?c?"
 
