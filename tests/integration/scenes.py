@@ -94,7 +94,7 @@ class EmbeddedScene(Scene):
         (self._folder / "gate").touch()
 
 
-async def due_soon(app, schedule_id: str, deployment_id: str, seconds: float = 0.2) -> None:
+async def due_soon(app, schedule_id: str, deployment_id: str, seconds: float = 1.5) -> None:
     due = datetime.now(UTC) + timedelta(seconds=seconds)
     await app.create_schedule(
         schedule_id=schedule_id, deployment_id=deployment_id, trigger={"kind": "oneshot", "at": due.isoformat()}

@@ -8,6 +8,7 @@ import random
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 
+from rpc_client.errors import Rejected
 from tests.integration.process import Daemon, rows_of, until
 
 KILLS = int(os.environ.get("KILLS", "6"))
@@ -35,12 +36,16 @@ async def test_what_create_answered_survives_a_kill_at_a_random_moment(tmp_path)
             for number in range(chance.randint(1, 5)):
                 schedule_id = f"s-{turn}-{number}"
                 due = datetime.now(UTC) + timedelta(seconds=chance.uniform(0.02, 1.5))
-                await app.create_schedule(
-                    schedule_id=schedule_id,
-                    deployment_id="note.default",
-                    trigger={"kind": "oneshot", "at": due.isoformat()},
-                    input={"id": {"from": "schedule.id"}},
-                )
+                try:
+                    await app.create_schedule(
+                        schedule_id=schedule_id,
+                        deployment_id="note.default",
+                        trigger={"kind": "oneshot", "at": due.isoformat()},
+                        input={"id": {"from": "schedule.id"}},
+                    )
+                except Rejected as refused:  # a busy machine took longer to ask than the instant lay ahead
+                    assert refused.code == "InvalidTrigger", refused
+                    continue
                 acknowledged[schedule_id] = due.isoformat()
             if chance.random() < 0.5:
                 await until(_after(chance.uniform(0.0, 0.4)))
