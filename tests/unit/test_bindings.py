@@ -378,19 +378,22 @@ def test_the_verdict_is_that_of_jsonschema_whichever_way_it_was_reached(schema, 
 
 
 @pytest.mark.alone
-def test_resolving_and_judging_a_small_input_takes_microseconds():
+def test_resolving_and_judging_a_small_input_costs_less_than_jsonschema_alone():
     bound = {"who": {"value": "world"}, "as_of": {"from": "occurrence.instant"}}
     schema = {
         "type": "object",
         "properties": {"who": {"type": "string"}, "as_of": {"type": "string"}},
         "required": ["who"],
     }
-    what = facts()
+    what, validator = facts(), Draft202012Validator(schema)
+    value = resolve(bound, what)
+    ours_s = min(_timed(lambda: check_input(schema, resolve(bound, what))) for _ in range(9))
+    bare_s = min(_timed(lambda: validator.is_valid(value)) for _ in range(9))
+    assert ours_s < 0.7 * bare_s
 
-    def once():
-        begin_s = time.perf_counter()
-        for _ in range(1000):
-            assert check_input(schema, resolve(bound, what)) == ()
-        return (time.perf_counter() - begin_s) / 1000
 
-    assert min(once() for _ in range(5)) < 25e-6
+def _timed(call, count=500):
+    begin_s = time.perf_counter()
+    for _ in range(count):
+        call()
+    return (time.perf_counter() - begin_s) / count
