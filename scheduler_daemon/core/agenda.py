@@ -15,17 +15,23 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from scheduler_daemon.core import triggers
-from scheduler_daemon.core.calendar import CalendarBroken
+from scheduler_daemon.core.faults import SCHEDULE_FAULTS
 
 if TYPE_CHECKING:
-    from scheduler_daemon.core.model import Answer, Run, Schedule, ServerView, UnknownRun
+    from scheduler_daemon.core.live import Answer, ServerView
+    from scheduler_daemon.core.model import Candidate, Run, Schedule, UnknownRun
     from scheduler_daemon.core.state import Draft
 
 AHEAD_S = 2.0
 """How long before the next instant the preflight answer is fetched.  Source: spec section 5."""
 
+AT_ONCE = datetime(1970, 1, 1, tzinfo=UTC)
+"""Earlier than any clock of ours: the look of a schedule whose calendar raised, so that the next decision blocks it."""
+
+_AHEAD = timedelta(seconds=AHEAD_S)
 _TICK = timedelta(microseconds=1)
-_LONG_AGO = datetime(1, 1, 1, tzinfo=UTC)
+_NEVER_ADMITTED = datetime(1, 1, 1, tzinfo=UTC)
+_STALE_MIN, _STALE_RATIO = 64, 4
 
 FairKey = tuple[datetime, datetime, str]
 Timer = tuple[str, str]
@@ -49,6 +55,9 @@ class LazyHeap(Generic[P, K]):
         elif self._valid.get(key) != priority:
             self._valid[key] = priority
             heapq.heappush(self._heap, (priority, key))
+            if len(self._heap) > _STALE_MIN + _STALE_RATIO * len(self._valid):
+                self._heap = [(kept, of) for of, kept in self._valid.items()]
+                heapq.heapify(self._heap)
 
     def top(self) -> P | None:
         """The smallest priority there is."""
@@ -57,20 +66,14 @@ class LazyHeap(Generic[P, K]):
             heapq.heappop(heap)
         return heap[0][0] if heap else None
 
-    def pop(self) -> K | None:
-        """Take out the key with the smallest priority."""
-        if self.top() is None:
-            return None
-        key = heapq.heappop(self._heap)[1]
-        del self._valid[key]
-        return key
-
     def pop_until(self, priority: P) -> list[K]:
         """Take out every key at or before `priority`, smallest first."""
+        heap, valid = self._heap, self._valid
         taken: list[K] = []
-        while (top := self.top()) is not None and not priority < top:  # pyright: ignore[reportOperatorIssue]
-            key = self.pop()
-            if key is not None:
+        while heap and not priority < heap[0][0]:
+            of, key = heapq.heappop(heap)
+            if valid.get(key) == of:
+                del valid[key]
                 taken.append(key)
         return taken
 
@@ -101,8 +104,9 @@ class Agenda:
         """The fair key of who waits for a slot and comes first."""
         return self._line.top()
 
-    def next_in_line(self) -> str | None:
-        return self._line.pop()
+    def leave_line(self, schedule_id: str) -> None:
+        """Its turn has come; it stands in line again when it is indexed and still waits."""
+        self._line.set(schedule_id, None)
 
     def timers(self, mono: float) -> list[Timer]:
         """Timers that ran out: ("run" | "unknown" | "deployment" | "server", id)."""
@@ -134,36 +138,43 @@ class Agenda:
         """Put one schedule where it belongs at `draft.now`."""
         schedule_id = schedule.definition.schedule_id
         now_at = draft.now.at
-        next_at = self._next_at(draft, schedule)
+        next_at = self._next_at(draft, schedule) if schedule.admits else None
         self.next_at[schedule_id] = next_at
-        looks = [*_expiries(draft, schedule, now_at)]
+        looks = _expiries(draft, schedule, now_at) if schedule.candidate is not None or schedule.runs else []
         if next_at is not None:
             looks.append(next_at)
         self._looks.set(schedule_id, min(looks) if looks else None)
-        self._ahead.set(schedule_id, next_at - timedelta(seconds=AHEAD_S) if next_at is not None and next_at > now_at else None)
+        self._ahead.set(schedule_id, next_at - _AHEAD if next_at is not None and next_at > now_at else None)
         self._index_line(draft, schedule)
         self._index_runs(schedule)
 
     def _next_at(self, draft: Draft, schedule: Schedule) -> datetime | None:
-        if not schedule.admits:
-            return None
+        """The first instant that has no row and is not held."""
+        trigger = schedule.definition.trigger
         try:
-            return triggers.next_after(schedule.definition.trigger, draft.watermark_of(schedule))
-        except CalendarBroken:
-            return _LONG_AGO  # look at once: the decision made then blocks it, with the diagnostic
+            next_at = triggers.next_after(trigger, draft.watermark_of(schedule))
+            while next_at is not None and next_at in schedule.taken:
+                next_at = triggers.next_after(trigger, next_at)
+        except SCHEDULE_FAULTS:
+            return AT_ONCE
+        return next_at
 
     def _index_line(self, draft: Draft, schedule: Schedule) -> None:
         schedule_id = schedule.definition.schedule_id
-        instant = waiting_instant(schedule, draft.now.at, draft.now.mono)
-        if instant is None:
+        first = waiting(schedule, draft.now.at, draft.now.mono)
+        if first is None:
             self._line.set(schedule_id, None)
-        elif (parked := self._parked.get(schedule.definition.deployment_id)) is not None and not _unsent(schedule):
+        elif (
+            first is schedule.candidate and (parked := self._parked.get(schedule.definition.deployment_id)) is not None
+        ):
             parked[schedule_id] = None
             self._line.set(schedule_id, None)
         else:
-            self._line.set(schedule_id, fair_key(schedule, instant))
+            self._line.set(schedule_id, fair_key(schedule, first.instant))
 
     def _index_runs(self, schedule: Schedule) -> None:
+        if not schedule.runs and schedule.definition.schedule_id not in self._runs_timed:
+            return
         timed = {run.run_id: look for run in schedule.runs if (look := _look_mono(run)) is not None}
         for run_id in self._runs_timed.pop(schedule.definition.schedule_id, ()):
             if run_id not in timed:
@@ -190,20 +201,20 @@ def fair_key(schedule: Schedule, instant: datetime) -> FairKey:
 
     Oldest instant first would starve: one slot under overload then serves the same few for ever.
     """
-    return (schedule.admitted_last_at or _LONG_AGO, instant, schedule.definition.schedule_id)
+    return (schedule.admitted_last_at or _NEVER_ADMITTED, instant, schedule.definition.schedule_id)
 
 
-def waiting_instant(schedule: Schedule, at: datetime, mono: float) -> datetime | None:
-    """The instant that could be dispatched now if slot, server and preflight allow; an unsent run comes before a candidate."""
+def waiting(schedule: Schedule, at: datetime, mono: float) -> Run | Candidate | None:
+    """What could be dispatched now if slot, server and preflight allow; an unsent run comes before a candidate."""
     if not schedule.admits:
         return None
-    unsent = _unsent(schedule)
-    if unsent is not None and unsent.instant <= at:
-        return unsent.instant if unsent.live.look_mono is None or unsent.live.look_mono <= mono else None
+    for run in schedule.runs:
+        if run.phase == "admitted" and run.instant <= at and (run.live.look_mono is None or run.live.look_mono <= mono):
+            return run
     candidate = schedule.candidate
     if candidate is None or candidate.instant > at or schedule.blocking_run_id(at) is not None:
         return None
-    return candidate.instant
+    return candidate
 
 
 def _look_mono(run: Run) -> float | None:
@@ -212,10 +223,6 @@ def _look_mono(run: Run) -> float | None:
         return run.live.look_mono
     idle = run.live.call_seq is None and run.live.ask_seq is None
     return 0.0 if idle and run.phase in ("ambiguous", "interrupted") else None
-
-
-def _unsent(schedule: Schedule) -> Run | None:
-    return next((run for run in schedule.runs if run.phase == "admitted"), None)
 
 
 def _expiries(draft: Draft, schedule: Schedule, now_at: datetime) -> list[datetime]:
@@ -229,5 +236,6 @@ def _expiries(draft: Draft, schedule: Schedule, now_at: datetime) -> list[dateti
         return []
     looks = [instant for instant in held if instant > now_at]
     if schedule.definition.misfire == "skip":
-        looks += [instant + schedule.allowance(draft.settings) + _TICK for instant in held]
+        expiry = schedule.allowance(draft.settings) + _TICK
+        looks += [instant + expiry for instant in held]
     return looks + [hold.until for hold in schedule.holds if hold.until > now_at]

@@ -13,8 +13,10 @@ from datetime import datetime
 
 from scheduler_daemon.core import events as ev
 from scheduler_daemon.core import triggers
-from scheduler_daemon.core.calendar import CalendarBroken, Due
-from scheduler_daemon.core.model import Diagnostic, Json, Run, Schedule, Status
+from scheduler_daemon.core.calendar import Due
+from scheduler_daemon.core.faults import SCHEDULE_FAULTS, code_of
+from scheduler_daemon.core.lifecycle import Contradiction
+from scheduler_daemon.core.model import Diagnostic, Json, Run, Status
 from scheduler_daemon.core.planning import Planner
 
 NEVER_SENT = "never-sent"
@@ -49,18 +51,41 @@ def close_one(
 
 
 def close_due(planner: Planner, schedule_id: str, due: Due, status: Status, reason: str) -> None:
-    """All of these get rows: one each, or together one summary that counts exactly up to `COUNT_MAX`."""
-    instants = untaken(planner.schedule(schedule_id), due.instants)
+    """All that are due and have no row yet get rows."""
+    instants = planner.schedule(schedule_id).untaken(due.instants)
+    close_all(planner, schedule_id, instants, status, reason, last_at=due.last if due.at_least else None)
+
+
+def close_all(
+    planner: Planner,
+    schedule_id: str,
+    instants: Sequence[datetime],
+    status: Status,
+    reason: str,
+    *,
+    last_at: datetime | None = None,
+    blocking_run_id: str | None = None,
+) -> None:
+    """All of these get rows: one each, or together one summary.  `last_at` given: there are more, up to that one."""
     if len(instants) > triggers.ROWS_MAX:
-        close_range(planner, schedule_id, due, instants, status, reason)
+        close_range(planner, schedule_id, instants, status, reason, last_at=last_at, blocking_run_id=blocking_run_id)
         return
     for instant in instants:
         late = lateness(planner.at, instant) if status == "skipped-misfire" else None
-        close_one(planner, schedule_id, instant, status, reason, detail=late)
+        close_one(planner, schedule_id, instant, status, reason, blocking_run_id=blocking_run_id, detail=late)
 
 
-def close_range(planner: Planner, schedule_id: str, due: Due, instants: Sequence[datetime], status: Status, reason: str) -> None:
-    """These instants share one row."""
+def close_range(
+    planner: Planner,
+    schedule_id: str,
+    instants: Sequence[datetime],
+    status: Status,
+    reason: str,
+    *,
+    last_at: datetime | None = None,
+    blocking_run_id: str | None = None,
+) -> None:
+    """These instants share one row, which counts exactly up to `COUNT_MAX`."""
     if not instants:
         return
     planner.consumed = True
@@ -70,35 +95,34 @@ def close_range(planner: Planner, schedule_id: str, due: Due, instants: Sequence
             schedule_id=schedule_id,
             n=planner.next_n(schedule_id),
             first_instant=instants[0],
-            last_instant=max(instants[-1], due.last or instants[-1]),
+            last_instant=last_at if last_at is not None else instants[-1],
             count=min(len(instants), triggers.COUNT_MAX),
-            at_least=len(instants) > triggers.COUNT_MAX,
+            at_least=last_at is not None or len(instants) > triggers.COUNT_MAX,
             status=status,
             reason=reason,
             revision=planner.schedule(schedule_id).revision,
+            blocking_run_id=blocking_run_id,
         )
     )
 
 
-def untaken(schedule: Schedule, instants: Sequence[datetime]) -> Sequence[datetime]:
-    """Without those that have a row already, from when the clock was wrong."""
-    if not schedule.taken:
-        return instants
-    return [instant for instant in instants if instant not in schedule.taken]
-
-
 def lateness(at: datetime, instant: datetime) -> dict[str, Json]:
+    """How late, in seconds, for a row's detail."""
     return {"lateness_s": round((at - instant).total_seconds(), 3)}
 
 
-def close_candidate(planner: Planner, schedule_id: str, status: Status, reason: str, detail: dict[str, Json] | None = None) -> None:
+def close_candidate(
+    planner: Planner, schedule_id: str, status: Status, reason: str, detail: dict[str, Json] | None = None
+) -> None:
     """The held candidate, if there is one, will not run."""
     candidate = planner.schedule(schedule_id).candidate
     if candidate is not None:
         close_one(planner, schedule_id, candidate.instant, status, reason, detail=detail)
 
 
-def end_unsent(planner: Planner, schedule_id: str, status: Status, reason: str, which: Callable[[Run], bool] | None = None) -> None:
+def end_unsent(
+    planner: Planner, schedule_id: str, status: Status, reason: str, which: Callable[[Run], bool] | None = None
+) -> None:
     """Admitted runs whose request never left end without effect; their rows say so."""
     for run in planner.schedule(schedule_id).runs:
         if run.phase == "admitted" and (which is None or which(run)):
@@ -106,6 +130,7 @@ def end_unsent(planner: Planner, schedule_id: str, status: Status, reason: str, 
 
 
 def settle_unsent(planner: Planner, run: Run, status: Status, reason: str) -> None:
+    """One unsent run ends as a candidate would, and says that nothing happened."""
     detail: dict[str, Json] = {"sent": NEVER_SENT, "message": "no effect happened"}
     if status == "skipped-misfire":
         detail |= lateness(planner.at, run.instant)
@@ -130,29 +155,40 @@ def close_span(planner: Planner, schedule_id: str, reason: str) -> None:
     A calendar that raises here must not stand in the way of stopping the schedule it broke: the span then has no row.
     """
     schedule = planner.schedule(schedule_id)
-    trigger = schedule.definition.trigger
     if schedule.admits:
         end_unsent(planner, schedule_id, "superseded", reason)
         close_candidate(planner, schedule_id, "superseded", reason)
-    after = schedule.span_at if not schedule.admits and schedule.span_at is not None else planner.draft.watermark_of(schedule)
+    after = (
+        schedule.span_at
+        if not schedule.admits and schedule.span_at is not None
+        else planner.draft.watermark_of(schedule)
+    )
     try:
-        due = triggers.due(trigger, after, planner.at)
-    except CalendarBroken as broken:
-        planner.log("calendar_broken", "error", schedule_id=schedule_id, reason=str(broken))
+        due = triggers.due(schedule.definition.trigger, after, planner.at)
+    except SCHEDULE_FAULTS as fault:
+        planner.log("calendar_broken", "error", schedule_id=schedule_id, reason=str(fault))
         return
     if schedule.admits:
         close_due(planner, schedule_id, due, "superseded", reason)
     else:
         ruling = "blocked" if schedule.blocked else "paused"
-        close_range(planner, schedule_id, due, untaken(schedule, due.instants), "superseded", ruling)
+        last_at = due.last if due.at_least else None
+        close_range(planner, schedule_id, schedule.untaken(due.instants), "superseded", ruling, last_at=last_at)
 
 
 def block(planner: Planner, schedule_id: str, code: str, message: str, **data: Json) -> None:
-    """Stop one schedule with a diagnostic, once per cause; no other schedule notices."""
-    schedule = planner.schedule(schedule_id)
-    if schedule.deleted or any(known.code == code and known.data == data for known in schedule.diagnostics):
+    """Stop one schedule with a diagnostic, once per cause; no other schedule notices.
+
+    A pause that it falls into ends as a span of its own, with its row; a block that lasts already goes on.
+    """
+    schedule = planner.draft.schedules.get(schedule_id)
+    if (
+        schedule is None
+        or schedule.deleted
+        or any(known.code == code and known.data == data for known in schedule.diagnostics)
+    ):
         return
-    if schedule.admits:
+    if not schedule.blocked:
         close_span(planner, schedule_id, "blocked")
     planner.emit(
         ev.ScheduleBlocked(
@@ -164,3 +200,18 @@ def block(planner: Planner, schedule_id: str, code: str, message: str, **data: J
         )
     )
     planner.log("schedule_blocked", "error", schedule_id=schedule_id, code=code, reason=message, **data)
+
+
+def block_for_fault(planner: Planner, schedule_id: str, fault: Exception) -> None:
+    """Deciding about one schedule failed: it alone stops."""
+    code, words = code_of(fault), f"{type(fault).__name__}: {fault}"
+    planner.log("schedule_fault", "error", schedule_id=schedule_id, code=code, reason=words)
+    block(planner, schedule_id, code, words, **_contradictory_run(planner, schedule_id, fault))
+
+
+def _contradictory_run(planner: Planner, schedule_id: str, fault: Exception) -> dict[str, Json]:
+    """The run that the fault is about, by which an unblock finds it."""
+    schedule = planner.draft.schedules.get(schedule_id)
+    if schedule is None or not isinstance(fault, Contradiction) or schedule.run(fault.subject) is None:
+        return {}
+    return {"run_id": fault.subject}

@@ -46,6 +46,8 @@ class Preflight(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Create(msgspec.Struct, frozen=True):
+    """`preflight` and `features` are what the server was asked for this definition."""
+
     definition: Definition
     preflight: Preflight
     features: tuple[str, ...] = ()
@@ -62,16 +64,22 @@ class Update(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pause(msgspec.Struct, frozen=True):
+    """Stop admission, for a time."""
+
     schedule_id: str
     note: str | None = None
 
 
 class Resume(msgspec.Struct, frozen=True):
+    """Admit again, from the next instant on."""
+
     schedule_id: str
     note: str | None = None
 
 
 class Delete(msgspec.Struct, frozen=True):
+    """Stop admission for ever."""
+
     schedule_id: str
     note: str | None = None
 
@@ -101,6 +109,8 @@ class ResumeRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AbandonRun(msgspec.Struct, frozen=True):
+    """Nobody will answer this interrupt."""
+
     run_id: str
     note: str
 
@@ -131,6 +141,8 @@ class StartCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResumeCall(msgspec.Struct, frozen=True, kw_only=True):
+    """Send `workflow.runs.resume`.  `repeat` as in `StartCall`."""
+
     seq: int
     run_id: str
     schedule_id: str
@@ -164,6 +176,8 @@ class ListStopped(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AskPreflight(msgspec.Struct, frozen=True):
+    """Ask whether a deployment is runnable, and for the schema of its input."""
+
     seq: int
     deployment_id: str
 
@@ -242,6 +256,8 @@ class RunInspected(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoppedListed(msgspec.Struct, frozen=True):
+    """The answer to `ListStopped`: what could be had of it."""
+
     seq: int
     schedule_id: str
     run_id: str

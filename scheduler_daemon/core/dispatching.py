@@ -13,7 +13,8 @@ from datetime import datetime
 
 from scheduler_daemon.core import events as ev
 from scheduler_daemon.core.commands import ResumeCall, StartCall
-from scheduler_daemon.core.model import Answer, Json, Mark, Run, RunLive, Schedule, ServerFacts
+from scheduler_daemon.core.live import Answer
+from scheduler_daemon.core.model import Json, Mark, Run, RunLive, Schedule, ServerFacts
 from scheduler_daemon.core.planning import Planner
 
 
@@ -22,7 +23,9 @@ def next_run_id(run_number: int) -> str:
     return f"run-{run_number + 1:06d}"
 
 
-def admit(planner: Planner, schedule: Schedule, instant: datetime, workflow_input: dict[str, Json], answer: Answer) -> None:
+def admit(
+    planner: Planner, schedule: Schedule, instant: datetime, workflow_input: dict[str, Json], answer: Answer
+) -> None:
     """Decide durably that this occurrence runs, and dispatch it in the same commit."""
     draft = planner.draft
     schedule_id = schedule.definition.schedule_id
@@ -84,8 +87,8 @@ def start_call(planner: Planner, run: Run, seq: int, *, repeat: bool) -> StartCa
     )
 
 
-def resume_call(planner: Planner, run: Run, mark: Mark, seq: int, *, repeat: bool) -> ResumeCall:
-    """The resume that this mark stands for; a repeat is the very same one."""
+def resume_call(run: Run, mark: Mark, seq: int, *, repeat: bool) -> ResumeCall:
+    """The resume that this mark stands for; a repeat is the very same one.  `run_timeout_s` is for starts: somebody waits here."""
     return ResumeCall(
         seq=seq,
         run_id=run.run_id,
@@ -95,7 +98,7 @@ def resume_call(planner: Planner, run: Run, mark: Mark, seq: int, *, repeat: boo
         payload=mark.payload or {},
         outcome=mark.outcome or "",
         key=mark.key,
-        timeout_s=planner.schedule(run.schedule_id).definition.run_timeout_s,
+        timeout_s=None,
         repeat=repeat,
     )
 

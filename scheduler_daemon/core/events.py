@@ -14,8 +14,8 @@ from typing import Literal
 
 import msgspec
 
+from scheduler_daemon.core.live import Answer, ServerView
 from scheduler_daemon.core.model import (
-    Answer,
     Checkpoint,
     Definition,
     Diagnostic,
@@ -24,7 +24,6 @@ from scheduler_daemon.core.model import (
     Result,
     Row,
     RunLive,
-    ServerView,
     Status,
     Waiting,
 )
@@ -64,6 +63,8 @@ class ClockStepped(_Event, frozen=True, kw_only=True):
 
 
 class ScheduleCreated(_OfSchedule, frozen=True, kw_only=True):
+    """Revision 1; nothing due at or before `at` is its own."""
+
     definition: Definition
 
 
@@ -76,21 +77,29 @@ class ScheduleUpdated(_OfSchedule, frozen=True, kw_only=True):
 
 
 class SchedulePaused(_OfSchedule, frozen=True, kw_only=True):
+    """A span without admissions begins; what was due before it has been closed."""
+
     revision: int
     note: str | None = None
 
 
 class ScheduleResumed(_OfSchedule, frozen=True, kw_only=True):
+    """The span of the pause is over and consumed."""
+
     revision: int
     note: str | None = None
 
 
 class ScheduleDeleted(_OfSchedule, frozen=True, kw_only=True):
+    """It admits nothing for ever; runs and history live on."""
+
     revision: int
     note: str | None = None
 
 
 class ScheduleBlocked(_OfSchedule, frozen=True, kw_only=True):
+    """It admits nothing until an operator acts on this diagnostic, and on those before it."""
+
     revision: int
     diagnostic: Diagnostic
 
@@ -108,6 +117,8 @@ class ScheduleUnblocked(_OfSchedule, frozen=True, kw_only=True):
 
 
 class CandidateHeld(_OfSchedule, frozen=True, kw_only=True):
+    """A due instant waits; there was no candidate before it, or its end was recorded first."""
+
     instant: datetime
     waiting: Waiting
     previous_instant: datetime | None = None
@@ -134,6 +145,7 @@ class RangeClosed(_OfSchedule, frozen=True, kw_only=True):
     reason: str
     revision: int
     at_least: bool = False
+    blocking_run_id: str | None = None
 
 
 # --- runs -------------------------------------------------------------------------------------------------------------
@@ -173,10 +185,14 @@ class DispatchNotSent(_OfRun, frozen=True, kw_only=True):
 
 
 class CallLost(_OfRun, frozen=True, kw_only=True):
-    """A start or resume was sent, or may have been, and its outcome is not known."""
+    """A start or resume was sent, or may have been, and its outcome is not known.
+
+    `caller_gone`: whoever wanted the resume closed the connection, so it is never sent again, not even by the next process.
+    """
 
     reason: str
     mark_kind: Literal["start", "resume"]
+    caller_gone: bool = False
 
 
 class AttemptMarked(_OfRun, frozen=True, kw_only=True):
@@ -272,10 +288,14 @@ class RunNoted(msgspec.Struct, frozen=True):
 
 
 class ServerNoted(msgspec.Struct, frozen=True):
+    """What is known of the workflow server now."""
+
     server: ServerView
 
 
 class AnswerNoted(msgspec.Struct, frozen=True):
+    """What is known of one deployment now."""
+
     answer: Answer
 
 
@@ -300,7 +320,8 @@ def row_of(event: Event) -> Row | None:
                         blocking_run_id=event.blocking_run_id, detail=event.detail)  # fmt: skip
         case RangeClosed():
             return _row(event, event.status, None, reason=event.reason, revision=event.revision, first_instant=event.first_instant,
-                        last_instant=event.last_instant, count=event.count, at_least=event.at_least)  # fmt: skip
+                        last_instant=event.last_instant, count=event.count, at_least=event.at_least,
+                        blocking_run_id=event.blocking_run_id)  # fmt: skip
         case RunAdmitted():
             return _row(event, "admitted", event.instant, run_id=event.run_id, revision=event.revision,
                         detail={"input": event.input, "deployment_id": event.deployment_id, "artifact_id": event.artifact_id,
@@ -310,21 +331,32 @@ def row_of(event: Event) -> Row | None:
         case DispatchNotSent():
             return _run_row(event, "admitted", reason="not-sent", detail={"message": event.reason})
         case CallLost():
-            return _run_row(event, "running", reason="ambiguous", detail={"message": event.reason, "call": event.mark_kind})
+            return _run_row(
+                event, "running", reason="ambiguous", detail={"message": event.reason, "call": event.mark_kind}
+            )
         case AttemptMarked():
             return _run_row(event, "running", reason="resume", detail={"attempt": event.mark.attempt})
         case AttemptReverted():
             return _run_row(event, "interrupted", reason=event.reason, detail=event.detail)
         case RunInterrupted():
-            return _run_row(event, "interrupted", server_run_id=event.server_run_id,
-                            detail={"interrupt": event.interrupt, "trace_count": event.checkpoint.trace_count, **(event.detail or {})})  # fmt: skip
+            detail = {**_rest(event.interrupt, event.checkpoint), **(event.detail or {})}
+            return _run_row(event, "interrupted", server_run_id=event.server_run_id, detail=detail)
         case CheckpointSeen():
-            return _run_row(event, "interrupted", reason="checkpoint",
-                            detail={"interrupt": event.interrupt, "trace_count": event.checkpoint.trace_count})  # fmt: skip
+            return _run_row(event, "interrupted", reason="checkpoint", detail=_rest(event.interrupt, event.checkpoint))
         case RunSettled():
-            return _run_row(event, event.status, reason=event.reason, server_run_id=event.server_run_id, detail=_settled_detail(event))
+            return _run_row(
+                event,
+                event.status,
+                reason=event.reason,
+                server_run_id=event.server_run_id,
+                detail=_settled_detail(event),
+            )
         case _:
             return None
+
+
+def _rest(interrupt: Json, checkpoint: Checkpoint) -> dict[str, Json]:
+    return {"interrupt": interrupt, "trace_count": checkpoint.trace_count}
 
 
 def _settled_detail(event: RunSettled) -> dict[str, Json] | None:

@@ -16,7 +16,8 @@ from msgspec.structs import replace
 
 from scheduler_daemon.core import events as ev
 from scheduler_daemon.core import lifecycle
-from scheduler_daemon.core.model import Candidate, Closing, Hold, Run, RunLive, Schedule, ServerView, UnknownRun
+from scheduler_daemon.core.live import ServerView
+from scheduler_daemon.core.model import Candidate, Closing, Hold, Run, RunLive, Schedule, UnknownRun
 from scheduler_daemon.core.state import EPOCH_AT, Draft
 
 
@@ -94,11 +95,16 @@ def _created(draft: Draft, event: ev.ScheduleCreated) -> None:
 
 def _updated(draft: Draft, event: ev.ScheduleUpdated) -> None:
     schedule = draft.schedules[event.schedule_id]
-    changes: dict[str, Any] = {"definition": event.definition, "revision": event.revision, "updated_at": event.at, "n": event.n}
+    changes: dict[str, Any] = {
+        "definition": event.definition,
+        "revision": event.revision,
+        "updated_at": event.at,
+        "n": event.n,
+    }
     if event.trigger_changed:
         changes |= _consumed(draft, schedule, event, "trigger-changed")
         if not schedule.admits:
-            changes["span_at"] = event.at
+            changes["span_at"] = changes["watermark"]
     draft.put(replace(schedule, **changes))
 
 
@@ -123,6 +129,8 @@ def _deleted(draft: Draft, event: ev.ScheduleDeleted) -> None:
 def _blocked(draft: Draft, event: ev.ScheduleBlocked) -> None:
     schedule = draft.schedules[event.schedule_id]
     changes = _stopped(draft, schedule, event, "blocked")
+    if schedule.blocked:
+        changes["span_at"] = schedule.span_at
     diagnostics = (*schedule.diagnostics, event.diagnostic)
     draft.put(replace(schedule, blocked=True, revision=event.revision, diagnostics=diagnostics, **changes))
 
@@ -133,6 +141,8 @@ def _unblocked(draft: Draft, event: ev.ScheduleUnblocked) -> None:
     if event.rewound:
         changes |= {"watermark": event.at, "exempt_until": _exemption(draft, event.at), "taken": event.taken}
         changes |= {"span_at": event.at} if schedule.paused else {}
+        if schedule.candidate is not None and schedule.candidate.instant > event.at:
+            changes["candidate"] = None  # it was held before its time, has no row, and comes again when it is due
     draft.put(replace(schedule, blocked=False, diagnostics=(), revision=event.revision, note=event.note, **changes))
 
 
@@ -188,12 +198,13 @@ def _range_closed(draft: Draft, event: ev.RangeClosed) -> None:
 
 def _passed(schedule: Schedule, n: int, instant: datetime) -> dict[str, Any]:
     """An instant got its row: it is behind the watermark, and no longer a candidate."""
-    held = schedule.candidate
+    held, watermark = schedule.candidate, max(schedule.watermark, instant)
     return {
         "n": n,
-        "watermark": max(schedule.watermark, instant),
+        "watermark": watermark,
         "row_last_at": max(schedule.row_last_at or instant, instant),
         "candidate": None if held is not None and held.instant == instant else held,
+        "taken": tuple(taken for taken in schedule.taken if taken > watermark) if schedule.taken else (),
     }
 
 
@@ -233,7 +244,10 @@ def _dispatch_not_sent(draft: Draft, event: ev.DispatchNotSent) -> None:
 
 
 def _call_lost(draft: Draft, event: ev.CallLost) -> None:
-    _move(draft, event, live=RunLive())
+    mark = _run(draft, event).mark
+    if mark is not None and event.caller_gone:
+        mark = replace(mark, caller_gone=True)
+    _move(draft, event, mark=mark, live=RunLive())
 
 
 def _attempt_marked(draft: Draft, event: ev.AttemptMarked) -> None:
@@ -246,9 +260,9 @@ def _attempt_reverted(draft: Draft, event: ev.AttemptReverted) -> None:
 
 
 def _run_interrupted(draft: Draft, event: ev.RunInterrupted) -> None:
-    draft.owners[event.server_run_id] = event.schedule_id
     _move(draft, event, mark=None, live=RunLive(), server_run_id=event.server_run_id, checkpoint=event.checkpoint,
           interrupt=event.interrupt)  # fmt: skip
+    draft.owners[event.server_run_id] = event.schedule_id
 
 
 def _checkpoint_seen(draft: Draft, event: ev.CheckpointSeen) -> None:

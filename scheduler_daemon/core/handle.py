@@ -22,7 +22,7 @@ from scheduler_daemon.core.queries import BEHIND
 from scheduler_daemon.core.settling import fail, readable, settle
 from scheduler_daemon.core.state import Draft
 from scheduler_daemon.core.triggers import zone_of
-from scheduler_daemon.core.validate import check_against_server, check_definition, check_note, with_changes
+from scheduler_daemon.core.validate import check_against_server, check_definition, check_note, in_utc, with_changes
 
 SAMPLE_RUN_ID = "run-000000"
 """The run id of the sample occurrence that create and update check the input with.  Source: spec section 3."""
@@ -46,7 +46,14 @@ def handle(draft: Draft, command: cmd.Command) -> Plan:
         case cmd.Unblock():
             _unblock(planner, command)
         case cmd.Block():
-            block(planner, command.schedule_id, command.diagnostic.code, command.diagnostic.message, **command.diagnostic.data)
+            _known(planner, command.schedule_id)
+            block(
+                planner,
+                command.schedule_id,
+                command.diagnostic.code,
+                command.diagnostic.message,
+                **command.diagnostic.data,
+            )
         case cmd.ResumeRun():
             _resume_run(planner, command)
         case cmd.AbandonRun():
@@ -66,20 +73,28 @@ def _known(planner: Planner, schedule_id: str) -> Schedule:
 def _editable(planner: Planner, schedule_id: str) -> Schedule:
     """A schedule that is neither deleted nor blocked."""
     schedule = _alive(planner, schedule_id)
-    if schedule.blocked:
+    _not_blocked(schedule)
+    return schedule
+
+
+def _not_blocked(schedule: Schedule) -> None:
+    if schedule.blocked and not schedule.deleted:
         raise Rejected(
             "ScheduleBlocked",
-            f"schedule {schedule_id!r} is blocked; look at its diagnostics, then unblock it with a note",
-            schedule_id=schedule_id,
+            f"schedule {schedule.schedule_id!r} is blocked; look at its diagnostics, then unblock it with a note",
+            schedule_id=schedule.schedule_id,
             diagnostics=[{"code": one.code, "message": one.message} for one in schedule.diagnostics],
         )
-    return schedule
 
 
 def _alive(planner: Planner, schedule_id: str) -> Schedule:
     schedule = _known(planner, schedule_id)
     if schedule.deleted:
-        raise Rejected("ScheduleDeleted", f"schedule {schedule_id!r} is deleted; its id is never used again", schedule_id=schedule_id)
+        raise Rejected(
+            "ScheduleDeleted",
+            f"schedule {schedule_id!r} is deleted; its id is never used again",
+            schedule_id=schedule_id,
+        )
     return schedule
 
 
@@ -103,18 +118,18 @@ def sample_input(definition: Definition, draft: Draft, revision: int) -> dict[st
     return resolve(definition.input, facts)
 
 
-def precheck_create(draft: Draft, definition: Definition) -> None:
-    """Everything that can be refused before the server is asked."""
-    check_definition(definition, draft.now.at)
+def precheck_create(draft: Draft, definition: Definition) -> tuple[str, ...]:
+    """Everything that can be refused before the server is asked; returns the warnings that the definition deserves."""
+    warnings = check_definition(definition, draft.now.at)
     if definition.schedule_id in draft.schedules:
         raise Rejected("ScheduleExists", f"schedule {definition.schedule_id!r} exists; ids are never reused",
                        schedule_id=definition.schedule_id)  # fmt: skip
+    return warnings
 
 
 def _create(planner: Planner, command: cmd.Create) -> None:
-    draft, definition = planner.draft, command.definition
-    precheck_create(draft, definition)
-    warnings = check_definition(definition, draft.now.at)
+    draft, definition = planner.draft, in_utc(command.definition)
+    warnings = precheck_create(draft, definition)
     check_against_server(definition, command.preflight, command.features, sample_input(definition, draft, 1))
     planner.emit(ev.ScheduleCreated(at=planner.at, schedule_id=definition.schedule_id, n=1, definition=definition))
     upstream.learn(planner, command.preflight)
@@ -124,6 +139,12 @@ def _create(planner: Planner, command: cmd.Create) -> None:
 
 def precheck_update(draft: Draft, schedule_id: str, expected_revision: int, changes: dict[str, Json]) -> Definition:
     """What can be refused before the server is asked; returns the definition that it must be asked about."""
+    return _precheck_update(draft, schedule_id, expected_revision, changes)[0]
+
+
+def _precheck_update(
+    draft: Draft, schedule_id: str, expected_revision: int, changes: dict[str, Json]
+) -> tuple[Definition, tuple[str, ...]]:
     schedule = _editable(Planner(draft), schedule_id)
     if schedule.revision != expected_revision:
         raise Rejected(
@@ -133,18 +154,19 @@ def precheck_update(draft: Draft, schedule_id: str, expected_revision: int, chan
             expected_revision=expected_revision,
             revision=schedule.revision,
         )
-    definition = with_changes(schedule.definition, changes)
-    check_definition(definition, draft.now.at, new_trigger=definition.trigger != schedule.definition.trigger)
-    return definition
+    definition = in_utc(with_changes(schedule.definition, changes))
+    new_trigger = definition.trigger != schedule.definition.trigger
+    return definition, check_definition(definition, draft.now.at, new_trigger=new_trigger)
 
 
 def _update(planner: Planner, command: cmd.Update) -> None:
     draft, schedule_id = planner.draft, command.schedule_id
-    definition = precheck_update(draft, schedule_id, command.expected_revision, command.changes)
-    schedule = _editable(planner, schedule_id)
+    definition, warnings = _precheck_update(draft, schedule_id, command.expected_revision, command.changes)
+    schedule = planner.schedule(schedule_id)
     trigger_changed = definition.trigger != schedule.definition.trigger
-    warnings = check_definition(definition, planner.at, new_trigger=trigger_changed)
-    check_against_server(definition, command.preflight, command.features, sample_input(definition, draft, schedule.revision + 1))
+    check_against_server(
+        definition, command.preflight, command.features, sample_input(definition, draft, schedule.revision + 1)
+    )
     if definition != schedule.definition:
         if trigger_changed:
             close_span(planner, schedule_id, "trigger-changed")
@@ -262,9 +284,7 @@ def resumable(draft: Draft, run_id: str) -> Run:
     """The interrupted run with that id of ours or of the server's; refuses every other case by its name."""
     if draft.globals.draining:
         raise Rejected("Draining", "the daemon is stopping; resume after it has started again", run_id=run_id)
-    run = draft.run_of(run_id)
-    if run is None:
-        raise _not_resumable(draft, run_id)
+    run = _unfinished(draft, run_id)
     if run.phase == "interrupted":
         return run
     if run.mark is not None and run.mark.kind == "resume":
@@ -272,6 +292,15 @@ def resumable(draft: Draft, run_id: str) -> Run:
             raise Rejected("ResumeInProgress", f"run {run.run_id} is being resumed now", run_id=run.run_id)
         raise _ambiguous_attempt(run.run_id)
     raise Rejected("RunNotResumable", f"run {run.run_id} is not interrupted", run_id=run.run_id, phase=run.phase)
+
+
+def _unfinished(draft: Draft, run_id: str) -> Run:
+    """The unfinished run of that id; its schedule must not be blocked, since what blocks it may be this run."""
+    run = draft.run_of(run_id)
+    if run is None:
+        raise _not_resumable(draft, run_id)
+    _not_blocked(draft.schedules[run.schedule_id])
+    return run
 
 
 def _not_resumable(draft: Draft, run_id: str) -> Rejected:
@@ -325,7 +354,7 @@ def _resume_run(planner: Planner, command: cmd.ResumeRun) -> None:
     )
     seq = planner.draft.next_seq()
     planner.note_run(run, RunLive(call_seq=seq, call_mono=planner.mono))
-    planner.effect(resume_call(planner, run, mark, seq, repeat=False))
+    planner.effect(resume_call(run, mark, seq, repeat=False))
     planner.log("attempt_marked", schedule_id=run.schedule_id, run_id=run.run_id, attempt=attempt)
     planner.plan.reply = seq
 
@@ -333,11 +362,11 @@ def _resume_run(planner: Planner, command: cmd.ResumeRun) -> None:
 def _abandon_run(planner: Planner, command: cmd.AbandonRun) -> None:
     """Nobody will answer this interrupt: `failed`, and overlap is released.  The server is not touched."""
     check_note(command.note)
-    run = planner.draft.run_of(command.run_id)
-    if run is None:
-        raise _not_resumable(planner.draft, command.run_id)
+    run = _unfinished(planner.draft, command.run_id)
     if run.phase != "interrupted":
-        raise Rejected("RunNotResumable", f"only an interrupted run can be abandoned; {run.run_id} is not", run_id=run.run_id)
+        raise Rejected(
+            "RunNotResumable", f"only an interrupted run can be abandoned; {run.run_id} is not", run_id=run.run_id
+        )
     fail(planner, run, "abandoned", command.note)
     planner.plan.reply = run.run_id
 

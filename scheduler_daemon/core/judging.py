@@ -19,7 +19,7 @@ from scheduler_daemon.core.dispatching import resume_call, start_call
 from scheduler_daemon.core.model import Finding, Run, RunLive, UnknownRun
 from scheduler_daemon.core.planning import Planner, backoff_s
 from scheduler_daemon.core.reconcile import Case, classify, facts_of
-from scheduler_daemon.core.settling import fail_closed, settle
+from scheduler_daemon.core.settling import fail_closed, readable, settle
 
 WATCH_FIRST_S, WATCH_MOST_S = 5.0, 60.0
 """How often an interrupted run is asked after.  Source: spec section 6."""
@@ -38,7 +38,17 @@ def look(planner: Planner, run_id: str) -> None:
         planner.note_run(run, replace(run.live, look_mono=None))
         return
     if run.live.call_seq is None and run.live.ask_seq is None:
-        judge(planner, run)
+        judge(planner, _looked_at_anew(planner, run))
+
+
+def _looked_at_anew(planner: Planner, run: Run) -> Run:
+    """What an inspection said earlier is out of date when the time for the next one has come; a listing is not."""
+    finding = run.live.finding
+    if finding is None or finding.kind == "listed":
+        return run
+    live = replace(run.live, finding=None)
+    planner.note_run(run, live)
+    return replace(run, live=live)
 
 
 def judge(planner: Planner, run: Run) -> None:
@@ -46,7 +56,9 @@ def judge(planner: Planner, run: Run) -> None:
     facts = facts_of(run, planner.draft.globals.server, planner.mono, planner.draft.settings.reconcile_grace_s)
     case = classify(facts)
     if case.decision not in ("wait", "watch"):
-        planner.log("reconcile", schedule_id=run.schedule_id, run_id=run.run_id, case=case.letter, decision=case.decision)
+        planner.log(
+            "reconcile", schedule_id=run.schedule_id, run_id=run.run_id, case=case.letter, decision=case.decision
+        )
     match case.decision:
         case "nothing" | "plan" | "dispatch":
             pass
@@ -84,7 +96,7 @@ def _wait(planner: Planner, run: Run, case: Case) -> None:
 def _watch(planner: Planner, run: Run) -> None:
     """Ask after an interrupted run now and then; the first time is a while after it stopped."""
     live = run.live
-    ready = live.look_mono is not None and live.look_mono <= planner.mono and live.finding is None
+    ready = live.finding is None and live.look_mono is not None and live.look_mono <= planner.mono
     server = planner.draft.globals.server
     same = run.server is not None and server.facts is not None and run.server.same_server(server.facts)
     if ready and server.up and same:
@@ -95,15 +107,16 @@ def _watch(planner: Planner, run: Run) -> None:
 
 
 def _inspect(planner: Planner, run: Run) -> None:
-    """Ask for this run; after an answer that told nothing new, only when the wait for the next try is over."""
+    """Ask for this run; after an answer that told nothing new, not before a while has passed."""
     live = run.live
-    if live.finding is not None and (live.look_mono is None or live.look_mono > planner.mono):
+    unsure_mono = live.unsure_mono if live.unsure_mono is not None else planner.mono
+    if live.finding is not None:
         wait_s = backoff_s(live.tries, RETRY_FIRST_S, RETRY_MOST_S)
-        unsure_mono = live.unsure_mono if live.unsure_mono is not None else planner.mono
-        planner.note_run(run, replace(live, look_mono=planner.mono + wait_s, tries=live.tries + 1, unsure_mono=unsure_mono))
+        planner.note_run(
+            run, replace(live, look_mono=planner.mono + wait_s, tries=live.tries + 1, unsure_mono=unsure_mono)
+        )
         return
     seq = planner.draft.next_seq()
-    unsure_mono = live.unsure_mono if live.unsure_mono is not None else planner.mono
     planner.note_run(run, replace(live, ask_seq=seq, look_mono=None, unsure_mono=unsure_mono))
     planner.effect(
         InspectRun(
@@ -122,7 +135,9 @@ def _list(planner: Planner, run: Run) -> None:
     since = run.mark.marked_at if run.mark is not None else run.admitted_at
     planner.note_run(run, replace(run.live, ask_seq=seq, look_mono=None))
     planner.effect(
-        ListStopped(seq=seq, run_id=run.run_id, schedule_id=run.schedule_id, deployment_id=run.deployment_id, since=since)
+        ListStopped(
+            seq=seq, run_id=run.run_id, schedule_id=run.schedule_id, deployment_id=run.deployment_id, since=since
+        )
     )
 
 
@@ -133,12 +148,13 @@ def _repeat(planner: Planner, run: Run) -> None:
         return
     seq = planner.draft.next_seq()
     planner.note_run(
-        run, replace(run.live, call_seq=seq, call_mono=planner.mono, repeat=True, look_mono=None, tries=run.live.tries + 1)
+        run,
+        replace(run.live, call_seq=seq, call_mono=planner.mono, repeat=True, look_mono=None, tries=run.live.tries + 1),
     )
     if mark.kind == "start":
         planner.effect(start_call(planner, run, seq, repeat=True))
     else:
-        planner.effect(resume_call(planner, run, mark, seq, repeat=True))
+        planner.effect(resume_call(run, mark, seq, repeat=True))
 
 
 def _settle(planner: Planner, run: Run) -> None:
@@ -183,12 +199,13 @@ def inspected(planner: Planner, observation: RunInspected) -> None:
     run = planner.draft.run_of(observation.run_id)
     if run is None or run.live.ask_seq != observation.seq or run.attempts != observation.attempt:
         return
-    if finding.kind == "failed" and run.live.caller_gone:
+    if finding.kind == "failed" and run.mark is not None and run.mark.caller_gone:
         planner.log("reconcile_failed", "error", schedule_id=run.schedule_id, run_id=run.run_id, reason=finding.reason)
     _judge_with(planner, run, finding)
 
 
 def listed(planner: Planner, observation: StoppedListed) -> None:
+    """The server listed what it stopped; an answer to an older question is dropped."""
     run = planner.draft.run_of(observation.run_id)
     if run is not None and run.live.ask_seq == observation.seq:
         _judge_with(planner, run, Finding(kind="listed", run_ids=observation.server_run_ids))
@@ -239,7 +256,10 @@ def look_unknown(planner: Planner, run_id: str) -> None:
 
 def _observe_unknown(planner: Planner, unknown: UnknownRun, finding: Finding) -> None:
     result, checkpoint = finding.result, unknown.checkpoint
-    if result is None or (checkpoint is not None and not checkpoint.older_than(result.status, result.trace_count)):
+    stale = (
+        checkpoint is not None and result is not None and not checkpoint.older_than(result.status, result.trace_count)
+    )
+    if result is None or stale or not readable(result):
         _look_later(planner, unknown)
         return
     planner.emit(

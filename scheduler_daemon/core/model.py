@@ -1,8 +1,7 @@
 """What the daemon knows, as values.
 
-Owns: the frozen structs of the durable truth (schedules, candidates, runs) and of the live view beside it (server, calls open,
-preflight answers).  Must never know: files, clocks, sockets, JSON on a wire.  Every struct is immutable; the only thing that
-makes a new one is `core/fold.py`.
+Owns: the frozen structs of the durable truth (schedules, candidates, runs); the live view beside it is in `core/live.py`.  Must never
+know: files, clocks, sockets, JSON on a wire.  Every struct is immutable; the only thing that makes a new one is `core/fold.py`.
 
 Two invariants are carried by the shapes.  A run's `phase` and its `mark` agree: a mark exists exactly while a request may have left
 this process.  Everything under a field named `live` is lost at a restart, and nothing durable is ever derived from it alone.
@@ -10,6 +9,7 @@ this process.  Everything under a field named `live` is lost at a restart, and n
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
@@ -143,7 +143,8 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The executing mark: from its commit on, the request may have left this process.
 
     `kind` resume makes it an ACTIVE attempt: `attempt` counts from 1, `checkpoint` was read just before, `payload` and
-    `outcome` are kept because a keyed server must get the very same request again.
+    `outcome` are kept because a keyed server must get the very same request again; but not after `caller_gone`, when the one who
+    wanted it is no longer there.
     """
 
     kind: Literal["start", "resume"]
@@ -154,6 +155,7 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     checkpoint: Checkpoint | None = None
     payload: dict[str, Json] | None = None
     outcome: str | None = None
+    caller_gone: bool = False
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -181,7 +183,6 @@ class RunLive(msgspec.Struct, frozen=True, kw_only=True):
     lost_mono: float | None = None
     unsure_mono: float | None = None
     tries: int = 0
-    caller_gone: bool = False
     finding: Finding | None = None
 
 
@@ -310,48 +311,16 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         own = self.definition.lateness_s
         return timedelta(seconds=settings.lateness_s if own is None else own)
 
+    def untaken(self, instants: Sequence[datetime]) -> Sequence[datetime]:
+        """These instants without those that have a row already, from when the clock was wrong."""
+        return [instant for instant in instants if instant not in self.taken] if self.taken else instants
+
     def blocking_run_id(self, at: datetime) -> str | None:
         """The run that keeps overlap closed at `at`, the oldest first; None when another admission fits."""
+        if not (self.runs or self.holds):
+            return None
         holding = [run.run_id for run in self.runs] + [hold.run_id for hold in self.holds if hold.until > at]
         return holding[0] if len(holding) >= self.definition.active_max else None
-
-
-# --- the live view ----------------------------------------------------------------------------------------------------
-
-
-class ServerView(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of the workflow server in this process's life.
-
-    `up` needs a health answer and the checks of first contact; `refusal` is why admission stays off although it answers
-    (its token was refused, it has connection sources).  `seen_mono` is the last health answer.
-    """
-
-    up: bool = False
-    facts: ServerFacts | None = None
-    refusal: str | None = None
-    reason: str = "not contacted yet"
-    seen_mono: float | None = None
-    probe_seq: int | None = None
-    probe_mono: float = 0.0
-    tries: int = 0
-
-
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """The shared preflight answer of one deployment: fresh until `until_mono`, judged at `answered_at`.
-
-    `diagnostics` is None while nothing was answered yet, empty when runnable.  `ask_seq` is the open question.
-    """
-
-    deployment_id: str
-    diagnostics: tuple[Json, ...] | None = None
-    answered_at: datetime | None = None
-    until_mono: float = 0.0
-    artifact_id: str | None = None
-    artifact_version: int | None = None
-    input_schema: dict[str, Json] | None = None
-    ask_seq: int | None = None
-    retry_mono: float = 0.0
-    tries: int = 0
 
 
 # --- history ----------------------------------------------------------------------------------------------------------

@@ -9,6 +9,9 @@ error fails closed.  An observation whose `seq` is not that of the open call is 
 
 from __future__ import annotations
 
+from datetime import datetime
+from typing import cast
+
 from msgspec.structs import replace
 
 from scheduler_daemon.core import commands as cmd
@@ -16,7 +19,7 @@ from scheduler_daemon.core import events as ev
 from scheduler_daemon.core import judging, upstream
 from scheduler_daemon.core.closing import settle_unsent
 from scheduler_daemon.core.commands import Plan
-from scheduler_daemon.core.model import Json, Run, RunLive
+from scheduler_daemon.core.model import Json, Run, RunLive, Schedule
 from scheduler_daemon.core.planning import Planner, backoff_s
 from scheduler_daemon.core.settling import fail_closed, readable, reject, settle
 from scheduler_daemon.core.state import Draft
@@ -74,6 +77,8 @@ def _answered(planner: Planner, observation: cmd.CallAnswered) -> None:
         reject(planner, run, "unrunnable", "the server would not run the deployment", result.diagnostics)
     elif readable(result):
         settle(planner, run, result)
+    elif run.live.repeat:
+        fail_closed(planner, run, "H", f"the repeated request was answered with status {result.status!r}")
     else:
         _lose(planner, run, f"unreadable answer: status {result.status!r}")
 
@@ -88,7 +93,7 @@ def _refused(planner: Planner, observation: cmd.CallRefused) -> None:
     said = f"{observation.code} {observation.message}"
     if run.live.repeat:
         fail_closed(planner, run, "H", f"the repeated request was refused: {said}", error=_error(observation))
-    elif run.mark.kind == "resume" and _resume_refused(observation):
+    elif run.mark.kind == "resume" and _resume_refused(observation, run.server_run_id or ""):
         _revert(planner, run, "refused", _error(observation))
     elif run.mark.kind == "start" and _start_refused(observation, run.deployment_id):
         reject(planner, run, "refused", _message(observation))
@@ -100,23 +105,34 @@ def _start_refused(observation: cmd.CallRefused, deployment_id: str) -> bool:
     """Proven not run: refused before the method, or no such deployment."""
     if observation.code in NOT_RUN:
         return True
-    return observation.code == APPLICATION and _application_code(observation) == "KeyError" and deployment_id in _message(observation)
-
-
-def _resume_refused(observation: cmd.CallRefused) -> bool:
-    """Proven not resumed: refused before the method, or this run cannot be resumed."""
-    return observation.code in NOT_RUN or (
-        observation.code == APPLICATION and _application_code(observation) in ("ValueError", "KeyError")
+    return (
+        observation.code == APPLICATION
+        and _application_code(observation) == "KeyError"
+        and deployment_id in _message(observation)
     )
 
 
+def _resume_refused(observation: cmd.CallRefused, server_run_id: str) -> bool:
+    """Proven not resumed: refused before the method, or this run cannot be resumed.
+
+    The same error without the run's name may come from the middle of an execution.
+    """
+    if observation.code in NOT_RUN:
+        return True
+    said = _application_code(observation) in ("ValueError", "KeyError") and server_run_id in _message(observation)
+    return observation.code == APPLICATION and said
+
+
 def _application_code(observation: cmd.CallRefused) -> str:
-    return str(observation.data.get("code", "")) if isinstance(observation.data, dict) else ""
+    return str(_said(observation).get("code", ""))
 
 
 def _message(observation: cmd.CallRefused) -> str:
-    detail = observation.data.get("message") if isinstance(observation.data, dict) else None
-    return str(detail or observation.message)
+    return str(_said(observation).get("message") or observation.message)
+
+
+def _said(observation: cmd.CallRefused) -> dict[str, Json]:
+    return cast("dict[str, Json]", observation.data) if isinstance(observation.data, dict) else {}
 
 
 def _error(observation: cmd.CallRefused) -> dict[str, Json]:
@@ -160,11 +176,17 @@ def _unsend(planner: Planner, run: Run, reason: str) -> None:
         return
     if schedule.closing is not None and schedule.closing.n > run.admitted_n:
         settle_unsent(planner, unsent, "superseded", schedule.closing.reason)
-    elif schedule.definition.misfire == "latest" and schedule.candidate is not None and schedule.candidate.instant > run.instant:
+    elif schedule.definition.misfire == "latest" and _overtaken(schedule, run, planner.at):
         settle_unsent(planner, unsent, "superseded", "newer-instant")
     else:
         look_mono = planner.mono + backoff_s(tries, RESEND_FIRST_S, RESEND_MOST_S)
         planner.note_run(unsent, RunLive(look_mono=look_mono, tries=tries + 1))
+
+
+def _overtaken(schedule: Schedule, run: Run, at: datetime) -> bool:
+    """Whether a newer instant became due while the request was on its way: it has a row, or it is the candidate."""
+    held = schedule.candidate.instant if schedule.candidate is not None else None
+    return any(newer is not None and run.instant < newer <= at for newer in (held, schedule.row_last_at))
 
 
 def _revert(planner: Planner, run: Run, reason: str, detail: dict[str, Json]) -> None:
@@ -216,6 +238,7 @@ def _lose(planner: Planner, run: Run, reason: str, *, caller_gone: bool = False)
             revision=run.revision,
             reason=reason,
             mark_kind=run.mark.kind,
+            caller_gone=caller_gone,
         )
     )
     planner.log("call_lost", "warning", schedule_id=run.schedule_id, run_id=run.run_id, reason=reason)
@@ -223,8 +246,11 @@ def _lose(planner: Planner, run: Run, reason: str, *, caller_gone: bool = False)
     if lost is None:
         return
     lost_mono = None if caller_gone else planner.mono
-    live = RunLive(look_mono=planner.mono, lost_mono=lost_mono, unsure_mono=planner.mono, caller_gone=caller_gone)
-    planner.note_run(lost, live)
+    planner.note_run(lost, RunLive(look_mono=planner.mono, lost_mono=lost_mono, unsure_mono=planner.mono))
+    if caller_gone and not planner.draft.globals.server.up:
+        planner.log(
+            "reconcile_failed", "error", schedule_id=run.schedule_id, run_id=run.run_id, reason="server unreachable"
+        )
     noted = planner.draft.run_of(run.run_id)
     if noted is not None:
         judging.judge(planner, noted)
@@ -249,4 +275,3 @@ def _stepped(planner: Planner, observation: cmd.Stepped) -> None:
             schedule = planner.draft.schedules[schedule_id]
             if schedule.candidate is not None or schedule.runs:
                 planner.draft.touch(schedule_id)
-

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import msgspec
 
 from scheduler_daemon.core import triggers
-from scheduler_daemon.core.calendar import CalendarBroken
+from scheduler_daemon.core.faults import SCHEDULE_FAULTS
 from scheduler_daemon.core.model import (
     Candidate,
     Definition,
@@ -31,10 +31,6 @@ UPCOMING = 5
 
 BEHIND = timedelta(seconds=120)
 """How far the watermark may lie ahead of the clock before an operator must say what is true.  Source: spec section 5."""
-
-
-class _Lookup(Protocol):
-    def get(self, key: str, /) -> Schedule | None: ...
 
 
 class View(Protocol):
@@ -108,7 +104,9 @@ def _finished(schedule: Schedule, watermark: datetime) -> bool:
     return isinstance(trigger, OneShot) and trigger.at <= watermark and not waiting
 
 
-def schedule_view(view: Any, schedule_id: str, warnings: tuple[str, ...] | None = None, now: Now | None = None) -> ScheduleView:
+def schedule_view(
+    view: Any, schedule_id: str, warnings: tuple[str, ...] | None = None, now: Now | None = None
+) -> ScheduleView:
     """Everything about one schedule.  `view` is a draft, or a state together with `now`."""
     schedule: Schedule = view.schedules[schedule_id]
     at: datetime = now.at if now is not None else view.now.at
@@ -141,7 +139,7 @@ def _next_instants(schedule: Schedule, watermark: datetime, at: datetime) -> tup
         return ()
     try:
         return triggers.upcoming(schedule.definition.trigger, max(watermark, at), UPCOMING)
-    except CalendarBroken:
+    except SCHEDULE_FAULTS:
         return ()
 
 
@@ -154,6 +152,7 @@ def clock_behind(schedule: Schedule, watermark: datetime, at: datetime) -> tuple
 
 
 def run_view(run: Run) -> RunView:
+    """One unfinished run; what the server knows beside it is not invented here."""
     return RunView(
         run_id=run.run_id,
         instant=run.instant,
@@ -189,7 +188,8 @@ def list_ids(
 ) -> tuple[list[str], str | None]:
     """One page of schedule ids in order of id, and the id to go on after (None at the end)."""
     found: list[str] = []
-    for schedule_id in sorted(key for key in view.schedules.keys() if after is None or key > after):
+    ids: list[str] = list(view.schedules.keys())
+    for schedule_id in sorted(ids if after is None else (one for one in ids if one > after)):
         schedule: Schedule = view.schedules[schedule_id]
         if schedule.deleted and not (include_deleted or state == "deleted"):
             continue

@@ -13,11 +13,13 @@ one inspection or one keyed answer holds the truth, the daemon waits as long as 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 import msgspec
 
-from scheduler_daemon.core.model import Phase, Run, ServerView
+from scheduler_daemon.core.live import ServerView
+from scheduler_daemon.core.model import Phase, Run
+from scheduler_daemon.core.settling import readable
 
 Findings = Literal["none", "failed", "unknown", "not-newer", "newer"]
 Decision = Literal[
@@ -63,7 +65,10 @@ class Case(msgspec.Struct, frozen=True):
 
 
 def _case(letter: str, decision: Decision, **where: Any) -> Case:
-    return Case(letter, decision, {name: value if isinstance(value, frozenset) else frozenset({value}) for name, value in where.items()})
+    sets: dict[str, frozenset[Any]] = {}
+    for name, value in where.items():
+        sets[name] = cast("frozenset[Any]", value) if isinstance(value, frozenset) else frozenset({value})
+    return Case(letter, decision, sets)
 
 
 _LOST: dict[str, Any] = {"phase": "ambiguous", "call_open": False}
@@ -73,6 +78,7 @@ _THERE: dict[str, Any] = {"reachable": True, "same": True}
 _KEYED: dict[str, Any] = {"keyed_at_mark": True, "keyed_now": True}
 _RESTING: dict[str, Any] = {"phase": "interrupted"}
 _UNTOLD = frozenset({"none", "failed"})
+_TOLD = frozenset({"failed", "unknown", "not-newer", "newer"})
 
 # A resume of a plain server is inspected; so is one of a keyed server that announces no keys any more, or whose caller went away.
 _INSPECTED: tuple[dict[str, Any], ...] = (
@@ -95,9 +101,8 @@ TABLE: tuple[Case, ...] = (
     _case("H", "repeat", **_LOST_RESUME, **_THERE, **_KEYED, caller_gone=False),
     _case("I", "list", **_LOST_START, **_THERE, keyed_at_mark=False, finding="none"),
     _case("I", "list", **_LOST_START, **_THERE, keyed_at_mark=True, keyed_now=False, finding="none"),
-    _case("I", "fail", **_LOST_START, **_THERE, keyed_at_mark=False, finding=frozenset({"failed", "unknown", "not-newer", "newer"})),
-    _case("I", "fail", **_LOST_START, **_THERE, keyed_at_mark=True, keyed_now=False,
-          finding=frozenset({"failed", "unknown", "not-newer", "newer"})),  # fmt: skip
+    _case("I", "fail", **_LOST_START, **_THERE, keyed_at_mark=False, finding=_TOLD),
+    _case("I", "fail", **_LOST_START, **_THERE, keyed_at_mark=True, keyed_now=False, finding=_TOLD),
     _case("I", "fail", **_LOST_START, reachable=True, same=False),
     *(_case("J", "fail-and-block", **where, finding="unknown") for where in _INSPECTED),
     *(_case("K", "settle", **where, finding="newer") for where in _INSPECTED),
@@ -128,13 +133,13 @@ def classify(facts: Facts) -> Case:
 def facts_of(run: Run, server: ServerView, mono: float, grace_s: float) -> Facts:
     """What the table may know about an unfinished run."""
     live, mark = run.live, run.mark
-    seen_since = server.seen_mono is not None and (live.lost_mono is None or server.seen_mono >= live.lost_mono)
+    seen_since = server.seen_mono is not None and (live.lost_mono is None or server.seen_mono > live.lost_mono)
     announced = run.server
     return Facts(
         phase=run.phase,
         call_open=live.call_seq is not None,
         kind=mark.kind if mark is not None else "start",
-        caller_gone=live.caller_gone,
+        caller_gone=mark is not None and mark.caller_gone,
         reachable=server.up and seen_since,
         same=server.facts is not None and announced is not None and announced.same_server(server.facts),
         keyed_at_mark=mark is not None and mark.server.keyed,
@@ -151,8 +156,9 @@ def _finding(run: Run) -> Findings:
     match finding.kind:
         case "result":
             result, checkpoint = finding.result, run.checkpoint
-            fresh = result is not None and checkpoint is not None and checkpoint.older_than(result.status, result.trace_count)
-            return "newer" if fresh else "not-newer"
+            if result is None or checkpoint is None or not readable(result):
+                return "not-newer"
+            return "newer" if checkpoint.older_than(result.status, result.trace_count) else "not-newer"
         case "unknown":
             return "unknown"
         case "listed":

@@ -52,14 +52,36 @@ def settle(planner: Planner, run: Run, result: Result) -> None:
 
 
 def _interrupt(planner: Planner, run: Run, result: Result) -> None:
-    checkpoint = Checkpoint(result.status, result.trace_count)
-    common = {"at": planner.at, "schedule_id": run.schedule_id, "n": planner.next_n(run.schedule_id), "run_id": run.run_id,
-              "instant": run.instant, "revision": run.revision, "checkpoint": checkpoint, "interrupt": result.interrupt}  # fmt: skip
+    """A run at rest that was resumed elsewhere has a new checkpoint; one that was executing is interrupted."""
+    checkpoint, n = Checkpoint(result.status, result.trace_count), planner.next_n(run.schedule_id)
     if run.phase == "interrupted":
-        planner.emit(ev.CheckpointSeen(**common))
+        planner.emit(
+            ev.CheckpointSeen(
+                at=planner.at,
+                schedule_id=run.schedule_id,
+                n=n,
+                run_id=run.run_id,
+                instant=run.instant,
+                revision=run.revision,
+                checkpoint=checkpoint,
+                interrupt=result.interrupt,
+            )
+        )
     else:
-        server_run_id = result.server_run_id or run.server_run_id or ""
-        planner.emit(ev.RunInterrupted(server_run_id=server_run_id, detail=drift(run, result), **common))
+        planner.emit(
+            ev.RunInterrupted(
+                at=planner.at,
+                schedule_id=run.schedule_id,
+                n=n,
+                run_id=run.run_id,
+                instant=run.instant,
+                revision=run.revision,
+                server_run_id=result.server_run_id or run.server_run_id or "",
+                checkpoint=checkpoint,
+                interrupt=result.interrupt,
+                detail=drift(run, result),
+            )
+        )
     planner.log("run_interrupted", schedule_id=run.schedule_id, run_id=run.run_id)
 
 

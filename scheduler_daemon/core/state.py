@@ -16,7 +16,8 @@ from typing import Generic, TypeVar
 import msgspec
 
 from scheduler_daemon.core.agenda import Agenda
-from scheduler_daemon.core.model import Answer, Now, Run, Schedule, ServerView, Settings, UnknownRun
+from scheduler_daemon.core.live import Answer, ServerView
+from scheduler_daemon.core.model import Now, Run, Schedule, Settings, UnknownRun
 
 EPOCH_AT = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -48,9 +49,8 @@ class Overlay(Generic[V]):
         self._changed: dict[str, V | None] = {}
 
     def get(self, key: str) -> V | None:
-        if key in self._changed:
-            return self._changed[key]
-        return self._base.get(key)
+        changed = self._changed
+        return changed[key] if key in changed else self._base.get(key)
 
     def __getitem__(self, key: str) -> V:
         value = self.get(key)

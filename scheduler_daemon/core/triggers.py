@@ -18,8 +18,11 @@ COUNT_MAX = 1000
 ROWS_MAX = 100
 """How many missed instants get a row each.  Source: spec section 5."""
 
+ON_TIME_MAX = 24 * 60 + 1
+"""How many instants the longest lateness allowance, a day, can hold: every minute of it, both ends included."""
+
 _TICK = timedelta(microseconds=1)
-_NOTHING = Due(instants=(), at_least=False, last=None, next_at=None)
+NOTHING = Due(instants=(), at_least=False, last=None, next_at=None)
 
 
 def next_after(trigger: Trigger, after: datetime) -> datetime | None:
@@ -36,14 +39,18 @@ def upcoming(trigger: Trigger, after: datetime, count: int) -> tuple[datetime, .
     return calendar.upcoming(trigger.expression, trigger.timezone, after, count)
 
 
-def due(trigger: Trigger, after: datetime, until: datetime) -> Due:
-    """The instants in (after, until], the first `COUNT_MAX` + 1 of them, and the newest."""
+def due(trigger: Trigger, after: datetime, until: datetime, limit: int = COUNT_MAX + 1) -> Due:
+    """The instants in (after, until], the first `limit` of them, and the newest."""
     if until <= after:
-        return _NOTHING
+        return NOTHING
     if isinstance(trigger, OneShot):
-        hit = after < trigger.at <= until
-        return Due(instants=(trigger.at,), at_least=False, last=trigger.at, next_at=None) if hit else _NOTHING
-    return calendar.due_between(trigger.expression, trigger.timezone, after, until, COUNT_MAX + 1)
+        return just(trigger.at) if after < trigger.at <= until else NOTHING
+    return calendar.due_between(trigger.expression, trigger.timezone, after, until, limit)
+
+
+def just(instant: datetime) -> Due:
+    """One instant, in the shape of an answer."""
+    return Due(instants=(instant,), at_least=False, last=instant, next_at=None)
 
 
 def due_before(trigger: Trigger, after: datetime, before: datetime) -> Due:
@@ -52,13 +59,14 @@ def due_before(trigger: Trigger, after: datetime, before: datetime) -> Due:
 
 
 def due_since(trigger: Trigger, after: datetime, since: datetime, until: datetime) -> tuple[datetime, ...]:
-    """The newest `COUNT_MAX` + 1 instants later than `after`, at or after `since`, at or before `until`; oldest first."""
+    """The instants later than `after`, at or after `since`, at or before `until`, oldest first: `ON_TIME_MAX` at most."""
     if since <= after:
-        return due(trigger, after, until).instants
+        return due(trigger, after, until, ON_TIME_MAX).instants
     if isinstance(trigger, OneShot):
         return (trigger.at,) if since <= trigger.at <= until else ()
-    return calendar.tail_between(trigger.expression, trigger.timezone, after, since, until, COUNT_MAX + 1)
+    return calendar.tail_between(trigger.expression, trigger.timezone, after, since, until, ON_TIME_MAX)
 
 
 def zone_of(trigger: Trigger) -> str:
+    """The IANA zone that an occurrence's local time is told in."""
     return trigger.timezone if isinstance(trigger, Cron) else "UTC"

@@ -12,12 +12,24 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from scheduler_daemon.core import events as ev
-from scheduler_daemon.core.commands import AskPreflight, CancelCall, Preflight, PreflightAnswered, Probe, ServerMissed, ServerSeen
-from scheduler_daemon.core.model import Answer, ServerFacts, ServerView
+from scheduler_daemon.core.admission import capacity_shut
+from scheduler_daemon.core.commands import (
+    AskPreflight,
+    CancelCall,
+    Preflight,
+    PreflightAnswered,
+    Probe,
+    ServerMissed,
+    ServerSeen,
+)
+from scheduler_daemon.core.live import Answer, ServerView
 from scheduler_daemon.core.planning import Planner, backoff_s
 
 HEALTH_S = 5.0
 """How often a server that answers is asked for its health."""
+
+CONNECTING_S = 10.0
+"""How long a call may take from its decision until the server has it: the connect timeout, twice."""
 
 PROBE_FIRST_S, PROBE_MOST_S = 0.25, 5.0
 ASK_FIRST_S, ASK_MOST_S = 0.5, 30.0
@@ -30,9 +42,9 @@ def probe(planner: Planner) -> None:
     """Ask for health; a server that is not up, or is another process than before, is checked as at first contact."""
     server = planner.draft.globals.server
     if server.probe_seq is None:
-        seq = planner.draft.next_seq()
-        planner.note(ev.ServerNoted(replace(server, probe_seq=seq)))
-        planner.effect(Probe(seq, first_contact=not server.up))
+        seq, first = planner.draft.next_seq(), not server.up or server.refusal is not None
+        planner.note(ev.ServerNoted(replace(server, probe_seq=seq, probe_first=first)))
+        planner.effect(Probe(seq, first_contact=first))
 
 
 def probe_soon(planner: Planner) -> None:
@@ -43,36 +55,41 @@ def probe_soon(planner: Planner) -> None:
 
 
 def seen(planner: Planner, observation: ServerSeen) -> None:
-    """Health answered."""
+    """Health answered.
+
+    A plain health answer counts only from a server that is still up and still the same process; any other must be checked first.
+    """
     server = planner.draft.globals.server
     if observation.seq != server.probe_seq:
         return
-    known = server.facts
-    restarted = known is not None and known.instance_id != observation.facts.instance_id
+    restarted = server.facts is not None and server.facts.instance_id != observation.facts.instance_id
     if restarted:
-        _end_calls_to(planner, server, known)
-    unchecked = server.up and restarted
+        _end_calls_before(planner, server.seen_mono)
+    checked = server.probe_first or (server.up and not restarted)
     planner.note(
         ev.ServerNoted(
             ServerView(
-                up=not unchecked,
+                up=checked,
                 facts=observation.facts,
-                refusal=observation.refusal,
-                reason="restarted" if unchecked else "",
+                refusal=observation.refusal if server.probe_first else server.refusal,
+                reason="" if checked else "not checked since it is back",
                 seen_mono=planner.mono,
-                probe_mono=planner.mono if unchecked else planner.mono + HEALTH_S,
+                probe_mono=planner.mono + HEALTH_S if checked else planner.mono,
             )
         )
     )
-    if not server.up:
+    if checked and not server.up:
         planner.log("server_up", instance_id=observation.facts.instance_id, features=list(observation.facts.features))
         _ask_anew(planner)
 
 
 def missed(planner: Planner, observation: ServerMissed) -> None:
-    """Health did not answer, or a connection for a call did not come about (`seq` 0)."""
+    """Health did not answer, or a connection for a call did not come about (`seq` 0).
+
+    While the server is known to be down, calls that fail are no news, and the prober keeps its own pace.
+    """
     server = planner.draft.globals.server
-    if observation.seq not in (0, server.probe_seq):
+    if observation.seq not in (0, server.probe_seq) or (observation.seq == 0 and not server.up):
         return
     open_seq = server.probe_seq if observation.seq == 0 else None
     if server.up:
@@ -91,15 +108,17 @@ def missed(planner: Planner, observation: ServerMissed) -> None:
     )
 
 
-def _end_calls_to(planner: Planner, server: ServerView, gone: ServerFacts) -> None:
-    """Calls that the process which is gone was seen alive after are lost; a later one may have reached its successor."""
+def _end_calls_before(planner: Planner, seen_mono: float | None) -> None:
+    """The process last seen at `seen_mono` is gone: calls that had reached it, or an earlier one, by then are lost.
+
+    A call decided shortly before may have been connecting still, and have reached the successor; its connection ends it.
+    """
+    if seen_mono is None:
+        return
     for schedule_id in dict.fromkeys(planner.draft.owners.values()):
         for run in planner.schedule(schedule_id).runs:
-            live, mark = run.live, run.mark
-            if live.call_seq is None or mark is None or mark.server.instance_id != gone.instance_id or live.repeat:
-                continue
-            if server.seen_mono is not None and live.call_mono < server.seen_mono:
-                planner.effect(CancelCall(live.call_seq, run.run_id, "the server process restarted"))
+            if run.live.call_seq is not None and run.live.call_mono + CONNECTING_S < seen_mono:
+                planner.effect(CancelCall(run.live.call_seq, run.run_id, "the server process restarted"))
 
 
 # --- preflight answers ------------------------------------------------------------------------------------------------
@@ -115,11 +134,16 @@ def ask(planner: Planner, deployment_id: str) -> None:
 
 
 def ask_ahead(planner: Planner) -> None:
-    """Fetch the answer just before the next instant, for what overlap would admit then."""
+    """Fetch the answer just before the next instant, for what overlap and slots would admit as things stand."""
     draft = planner.draft
     for schedule_id in draft.agenda.due_ahead(planner.at):
         schedule, next_at = draft.schedules.get(schedule_id), draft.agenda.next_at.get(schedule_id)
-        if schedule is None or next_at is None or not draft.globals.server.up or schedule.blocking_run_id(planner.at) is not None:
+        if (
+            schedule is None
+            or next_at is None
+            or capacity_shut(draft) is not None
+            or schedule.blocking_run_id(planner.at) is not None
+        ):
             continue
         answer = draft.answers.get(schedule.definition.deployment_id)
         needed_mono = planner.mono + (next_at - planner.at).total_seconds()
@@ -138,11 +162,13 @@ def answered(planner: Planner, observation: PreflightAnswered) -> None:
         planner.note(ev.AnswerNoted(replace(known, ask_seq=None, retry_mono=retry_mono, tries=known.tries + 1)))
         return
     learn(planner, observation.preflight, asked=observation)
-    planner.draft.agenda.unpark(planner.draft, observation.deployment_id)
 
 
 def learn(planner: Planner, preflight: Preflight, asked: PreflightAnswered | None = None) -> None:
-    """Keep what the server said about a deployment for `preflight_ttl_s`; a create's own question counts like any other."""
+    """Keep what the server said about a deployment for `preflight_ttl_s`; a create's own question counts like any other.
+
+    Whoever waited for an answer has one now, and a backoff that ran is over.
+    """
     known = planner.draft.answers.get(preflight.deployment_id)
     planner.note(
         ev.AnswerNoted(
@@ -158,6 +184,7 @@ def learn(planner: Planner, preflight: Preflight, asked: PreflightAnswered | Non
             )
         )
     )
+    planner.draft.agenda.unpark(planner.draft, preflight.deployment_id)
 
 
 def retry(planner: Planner, deployment_id: str) -> None:

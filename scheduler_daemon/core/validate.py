@@ -6,7 +6,7 @@ Owns: the field rules of spec section 3.  Must never know: whether the deploymen
 from __future__ import annotations
 
 import re
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from msgspec.structs import replace
@@ -23,6 +23,7 @@ _HOLD_MAX_S = 7 * 86_400
 _TIMEOUT_MAX_S = 366 * 86_400
 _STEPS_MAX = 1_000_000
 _ACTIVE_MAX = 1_000
+_AHEAD_MAX = timedelta(days=366 * calendar.YEARS_MAX)
 NOTE_MAX = 1_000
 
 
@@ -49,7 +50,9 @@ def check_definition(definition: Definition, now: datetime, *, new_trigger: bool
     try:
         bindings.check_bindings(definition.input)
     except bindings.BindingRefused as refused:
-        raise Rejected("InvalidInput", f"{refused.field}: {refused.reason}", field=refused.field, reason=refused.reason) from None
+        raise Rejected(
+            "InvalidInput", f"{refused.field}: {refused.reason}", field=refused.field, reason=refused.reason
+        ) from None
     return check_trigger(definition.trigger, now, new=new_trigger)
 
 
@@ -60,6 +63,8 @@ def check_trigger(trigger: Trigger, now: datetime, *, new: bool) -> tuple[str, .
             raise _trigger("trigger.at", "needs an offset, such as 2030-01-31T09:00:00+01:00 or …Z")
         if new and trigger.at <= now:
             raise _trigger("trigger.at", f"must lie in the future; the daemon's clock says {now.isoformat()}")
+        if new and trigger.at - now > _AHEAD_MAX:
+            raise _trigger("trigger.at", f"must lie within {calendar.YEARS_MAX} years")
         return ()
     return _check_cron(trigger, now)
 
@@ -109,7 +114,9 @@ def _check_range(field: str, value: float | None, least: float, most: float) -> 
         raise _policy(field, f"must be between {least} and {most}")
 
 
-def check_against_server(definition: Definition, preflight: Preflight, features: tuple[str, ...], sample: dict[str, Json]) -> None:
+def check_against_server(
+    definition: Definition, preflight: Preflight, features: tuple[str, ...], sample: dict[str, Json]
+) -> None:
     """Refuse what the server would not run: unknown or unrunnable deployment, input against its schema, missing feature."""
     if not preflight.known:
         raise Rejected(
@@ -133,7 +140,15 @@ def check_against_server(definition: Definition, preflight: Preflight, features:
         raise Rejected("InvalidInput", f"input: {wrong[0]}", field="input", reason=wrong[0], violations=list(wrong))
 
 
-_OVERLAP_PAIR = ("overlap", "max_active_runs")
+def in_utc(definition: Definition) -> Definition:
+    """The definition as it is stored: instants are UTC, whatever offset they came with.  A naive one is refused by the check."""
+    trigger = definition.trigger
+    if not isinstance(trigger, OneShot) or trigger.at.tzinfo in (None, UTC):
+        return definition
+    try:
+        return replace(definition, trigger=OneShot(trigger.at.astimezone(UTC)))
+    except OverflowError:
+        raise _trigger("trigger.at", "lies beyond the calendar") from None
 
 
 def with_changes(definition: Definition, changes: dict[str, Any]) -> Definition:
