@@ -219,7 +219,7 @@ def _check_unfinished(fs: FileSystem, home: Home, recovered: Recovered) -> None:
         recovered.judged[key_of(damage)] = DamageLine(damage, (damage.schedule_id or "",))
     if new:
         known = recovered.fresh or Judged((), {}, recovered.state.globals.run_number)
-        recovered.fresh = Judged((*known.damages, *new), known.n, known.run_number)
+        recovered.fresh = Judged((*known.damages, *new), known.last_n, known.run_number)
 
 
 def _copies(recovered: Recovered) -> list[Lost]:

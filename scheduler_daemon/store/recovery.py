@@ -140,6 +140,7 @@ class Replay:
 
     def _repeat(self, commit: Commit) -> None:
         """A commit line says again what its batch's global records said; folding that twice changes nothing."""
+        self.epoch = max(self.epoch, commit.epoch)
         if commit.epoch > self._draft.globals.epoch:
             fold(self._draft, EpochStarted(at=commit.at, epoch=commit.epoch))
         if commit.decided_until is not None:
@@ -261,7 +262,7 @@ class Replay:
                 (count, lost) for count, lost in self._unnamed if (None, lost.file, lost.offset) != key_of(damage)
             ]
             self.judged[key_of(damage)] = self._pending(damage)
-        for schedule_id, n in judged.n.items():
+        for schedule_id, n in judged.last_n.items():
             self._go_on_at(schedule_id, n)
         if judged.run_number > self._draft.globals.run_number:
             self._draft.set_globals(run_number=judged.run_number)

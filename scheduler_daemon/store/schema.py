@@ -52,13 +52,13 @@ class Damage(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Judged(msgspec.Struct, frozen=True, tag="judged", tag_field="kind"):
-    """What a recovery concluded about damage: from here on each schedule goes on at `n`, as it was read up to here.
+    """What a recovery concluded about damage: from here on each schedule goes on at its `last_n`, as it was read up to here.
 
     `run_number` is one that no run above has, lost ones included.
     """
 
     damages: tuple[Damage, ...]
-    n: dict[str, int]
+    last_n: dict[str, int]
     run_number: int
 
 
