@@ -47,6 +47,7 @@ READS_MAX: Final = 8  # reads of one batch that are in flight together
 Json = Any
 Answer = dict[str, Json]
 Call = Callable[..., Awaitable[Result]]
+Fallback = Callable[[Any, str, dict[str, Json]], Awaitable[object]]
 
 # The library declares a method as synchronous, and a response by two types that exclude each other.
 call_method: Final = cast("Callable[[Any, object, Call], Awaitable[Result]]", _call_untyped)
@@ -103,13 +104,20 @@ class Dispatcher:
         batch_max: int = BATCH_MAX,
         depth_max: int = DEPTH_MAX,
         on_bug: Callable[[str, BaseException], None],
+        fallback: Fallback | None = None,
     ) -> None:
-        """`on_bug(method, exception)` hears of each -32603.  Raises ValueError for params that accept unknown fields."""
+        """`on_bug(method, exception)` hears of each -32603.  Raises ValueError for params that accept unknown fields.
+
+        `fallback(context, method, params)` carries out what no method is listed for; nobody knows whether it mutates, so it
+        runs in order.
+        """
         self.methods: Mapping[str, Method] = {method.name: method for method in methods}
         for method in self.methods.values():
             if not method.params.__struct_config__.forbid_unknown_fields:
                 raise ValueError(f"{method.name}: params must be declared with forbid_unknown_fields")
         self._calls = {name: _bound(method, on_bug) for name, method in self.methods.items()}
+        self._fallback = fallback
+        self._on_bug = on_bug
         self._batch_max = batch_max
         self._depth_max = depth_max
 
@@ -152,15 +160,21 @@ class Dispatcher:
     def _mutates(self, item: Json) -> bool:
         name = cast("Answer", item).get("method") if isinstance(item, dict) else None
         method = self.methods.get(name) if isinstance(name, str) else None
-        return method is not None and method.mutates
+        return self._fallback is not None if method is None else method.mutates
 
     async def _one(self, item: Json, context: object) -> Answer | None:
         if (reason := _why_not_a_request(item)) is not None:
             return _no_request(InvalidRequestResponse, "invalid_request", reason)
         request = create_request(item)
-        call = self._calls.get(request.method)
+        call = self._calls.get(request.method) or self._passed_on(request.method)
         result = _UNKNOWN_METHOD if call is None else await call_method(request, context, call)
         return None if request.id is NOID else serialize(to_response(request, result))
+
+    def _passed_on(self, name: str) -> Call | None:
+        fallback = self._fallback
+        if fallback is None:
+            return None
+        return _guarded(name, lambda context, params: fallback(context, name, params), self._on_bug)
 
 
 def decode(body: bytes, *, depth_max: int = DEPTH_MAX) -> Json:
@@ -235,18 +249,30 @@ async def _together(calls: Sequence[Coroutine[Any, Any, Answer | None]]) -> list
 
 
 def _bound(method: Method, on_bug: Callable[[str, BaseException], None]) -> Call:
-    """The method as jsonrpcserver calls it: params checked, result encoded, every failure made an error of the protocol."""
+    """The method as jsonrpcserver calls it, its params checked."""
+
+    async def checked(context: object, params: dict[str, Json]) -> object:
+        return await method.handler(context, _checked(method.params, params))
+
+    return _guarded(method.name, checked, on_bug)
+
+
+def _guarded(
+    name: str,
+    handler: Callable[[Any, dict[str, Json]], Awaitable[object]],
+    on_bug: Callable[[str, BaseException], None],
+) -> Call:
+    """A handler of named params: its result encoded, every failure made an error of the protocol."""
 
     async def call(context: object, /, *positional: Json, **params: Json) -> Result:
         try:
             if positional:
                 raise _invalid(_entry("positional", "Params must be named"))
-            result = await method.handler(context, _checked(method.params, params))
-            return Success(msgspec.Raw(msgspec.json.encode(result)))
+            return Success(msgspec.Raw(msgspec.json.encode(await handler(context, params))))
         except Failure as failure:
-            return _refusal(method.name, failure, on_bug)
+            return _refusal(name, failure, on_bug)
         except Exception as bug:
-            on_bug(method.name, bug)
+            on_bug(name, bug)
             return _INTERNAL_ERROR
 
     return call

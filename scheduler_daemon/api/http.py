@@ -22,7 +22,7 @@ from aiohttp import hdrs, web
 from scheduler_daemon import limits
 from scheduler_daemon.api import auth, http_door, metrics, openrpc
 from scheduler_daemon.api.http_door import HEADERS, AddressUnusable, Door
-from scheduler_daemon.api.methods import TABLE
+from scheduler_daemon.api.methods import TABLE, pass_on
 from scheduler_daemon.api.service import Service
 from scheduler_daemon.jsonrpc import Dispatcher
 from scheduler_daemon.runtime.logs import log
@@ -72,7 +72,7 @@ class ApiServer:
         self._door: Door | None = None
         self._listening: list[asyncio.AbstractServer] = []
         self._socket_path: Path | None = None
-        self._dispatcher = Dispatcher((entry.method for entry in _TABLE), on_bug=_report)
+        self._dispatcher = Dispatcher((entry.method for entry in _TABLE), on_bug=_report, fallback=pass_on)
 
     async def start(self) -> list[str]:
         """Listen; returns the addresses.  Raises `AddressUnusable`, and then listens nowhere."""

@@ -18,7 +18,7 @@ from scheduler_daemon.api import faults, wire
 from scheduler_daemon.api.service import Service
 from scheduler_daemon.core.queries import ScheduleView
 from scheduler_daemon.core.validate import check_note, check_schedule_id
-from scheduler_daemon.jsonrpc import Method
+from scheduler_daemon.jsonrpc import Failure, Method
 
 P = TypeVar("P", bound=msgspec.Struct)
 
@@ -123,6 +123,14 @@ async def _health(service: Service, _params: wire.Nothing) -> dict[str, Any]:
     return service.health()
 
 
+async def pass_on(service: Service, method: str, params: dict[str, Any]) -> object:
+    """A method that is not ours: the server's, where the daemon is a gateway, and unknown otherwise."""
+    if not method.startswith("workflow.") or method.startswith("workflow.schedules."):
+        raise Failure(METHOD_NOT_FOUND, "Method not found")
+    return await faults.told(lambda host, given: host.forward(method, given))(service, params)
+
+
+METHOD_NOT_FOUND: Final = -32601
 _DEFINITION: Final = (
     "InvalidTrigger",
     "InvalidInput",

@@ -23,7 +23,7 @@ from scheduler_daemon.errors import ServerRefused
 from scheduler_daemon.runtime.results import result_of
 from scheduler_daemon.store.store import FoundRun, Store
 
-_OURS = re.compile(r"run-[0-9]{6,}\Z")
+OURS = re.compile(r"run-[0-9]{6,}\Z")
 
 
 class Parts(Protocol):
@@ -52,7 +52,7 @@ class Inspection:
         found = self._parts.store.find_run(run_id)
         if found is not None:
             return await self._show_finished(found)
-        if _OURS.match(run_id):
+        if OURS.match(run_id):
             raise Rejected("RunNotFound", f"no run {run_id!r}; its history may have expired", run_id=run_id)
         return await self._ask_server(run_id)
 

@@ -25,7 +25,7 @@ from scheduler_daemon.errors import ServerRefused
 from scheduler_daemon.runtime import cursors
 from scheduler_daemon.runtime.figures import Figures
 from scheduler_daemon.runtime.host import Host
-from scheduler_daemon.runtime.inspection import Inspection
+from scheduler_daemon.runtime.inspection import OURS, Inspection
 from scheduler_daemon.runtime.questions import Unanswered
 from scheduler_daemon.runtime.readiness import Check
 from scheduler_daemon.store.errors import CursorExpired
@@ -160,7 +160,13 @@ class Service:
         A cancellation of the waiting caller means that it went away: the forwarded call is cut off, and exactly this run is
         then judged by the engine, once.
         """
-        run = self._resumable(run_id)
+        try:
+            run = self._resumable(run_id)
+        except Rejected as rejected:
+            if rejected.code == "RunNotFound" and self._host.options.gateway and not OURS.match(run_id):
+                theirs = {"run_id": run_id, "resume_payload": payload, "resume_outcome": outcome}
+                return await self.forward("workflow.runs.resume", theirs)
+            raise
         fresh = await self._inspection.fresh(run)
         marked = self._host.engine.submit(
             cmd.ResumeRun(run_id=run.run_id, payload=payload, outcome=outcome, fresh=fresh)

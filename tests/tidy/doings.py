@@ -42,7 +42,7 @@ FILE_LAYERS = word_set("fs files disk")
 TASK_BOUNDARIES = frozenset(
     {
         # One call ends here: a handler's bug is reported once and answered -32603, and its batch siblings go on.
-        "scheduler_daemon/jsonrpc.py::_bound.call",
+        "scheduler_daemon/jsonrpc.py::_guarded.call",
         "scheduler_daemon/jsonrpc.py::_refusal",
         # One call to the server ends here: whatever broke, the request may have left, so the run is ambiguous.
         "scheduler_daemon/runtime/dispatcher.py::Dispatcher._carry",
