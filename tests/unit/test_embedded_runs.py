@@ -1,7 +1,9 @@
 """The run store of the embedded server: what survives which crash, and what damage may not do."""
 
 import errno
+import os
 from datetime import UTC, datetime
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -154,6 +156,42 @@ def test_a_format_that_is_not_ours_or_later_is_refused(opened, tmp_path, text):
     (tmp_path / "data" / "FORMAT.json").write_text(text)
     with pytest.raises(StoreUnusable, match="FORMAT"):
         opened()
+
+
+@pytest.fixture
+def doings(monkeypatch):
+    """What is done to files that matters after a power cut, in order, each with the name that it is done to."""
+    seen = []
+    names = {}
+    real_open, real_fsync, real_replace = os.open, os.fsync, Path.replace
+
+    def open_(path, *args, **kwargs):
+        descriptor = real_open(path, *args, **kwargs)
+        names[descriptor] = Path(path).name
+        return descriptor
+
+    def fsync(descriptor):
+        seen.append(f"fsync {names[descriptor]}")
+        real_fsync(descriptor)
+
+    def replace(self, target):
+        seen.append(f"rename {target.name}")
+        return real_replace(self, target)
+
+    monkeypatch.setattr(os, "open", open_)
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(Path, "replace", replace)
+    return seen
+
+
+def test_a_record_is_on_disk_before_its_name_is_and_the_name_before_the_call_returns(opened, doings):
+    store, run_id = opened(), "run_" + "ab" * 16
+    doings.clear()
+    store.begin(Intent(identity=identity(run_id), asked=asked(), stops_before=0))
+    assert doings == [f"fsync .{run_id}.json", f"rename {run_id}.json", "fsync executing"]
+    doings.clear()
+    store.finish(interrupted(run_id))
+    assert doings == ["fsync runs", f"fsync .{run_id}.json", f"rename {run_id}.json", "fsync ab"]
 
 
 # --- when the disk fails under an execution ---
