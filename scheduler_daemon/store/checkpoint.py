@@ -65,17 +65,16 @@ class Checkpointer:
         with told_as_storage_errors("writing a checkpoint"):
             appended, touched = self._append(frozen)
             snapshot_bytes = write_snapshot(self._fs, self._home, captured)
-        trimmed, postponed = 0, None
+        trimmed, segments, postponed = 0, 0, None
         try:
             with told_as_storage_errors("tidying after a checkpoint"):
-                self._drop_segments(drop_old_snapshots(self._fs, self._home))
+                segments = self._drop_segments(drop_old_snapshots(self._fs, self._home))
                 self._note_due(captured, appended)
                 trimmed = self._trim(captured)
                 self._index.compact(touched)
                 self._index.mend(self._all_rows)
         except StorageFull as full:
             postponed = str(full)
-        segments = len(list_segments(self._fs, self._home))
         return Done(captured.seq, snapshot_bytes, sum(map(len, frozen.values())), trimmed, segments, postponed)
 
     def _append(self, frozen: Rows) -> tuple[list[Appended], list[str]]:
@@ -93,12 +92,15 @@ class Checkpointer:
             sync_everything(self._fs, self._home.root, paths, folders)
         return appended, touched
 
-    def _drop_segments(self, seq: int) -> None:
-        """Drop what lies wholly before the older of the two snapshots that are kept."""
+    def _drop_segments(self, seq: int) -> int:
+        """Drop what lies wholly before the older of the two snapshots that are kept; how many segments are left."""
         segments = list_segments(self._fs, self._home)
+        dropped = 0
         for segment, following in pairwise(segments):
             if following.first <= seq + 1:
                 self._fs.unlink(segment.path)
+                dropped += 1
+        return len(segments) - dropped
 
     # --- retention ---
 

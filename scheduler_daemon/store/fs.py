@@ -154,7 +154,14 @@ class RealFileSystem:
             os.mkdir(path, 0o700)
 
     def list_folder(self, path: str) -> list[str]:
-        return sorted(os.listdir(path))
+        try:
+            return sorted(os.listdir(path))
+        except OSError as error:
+            if error.errno not in _NO_DESCRIPTORS or not _RESERVE.spend():
+                raise
+            return sorted(os.listdir(path))
+        finally:
+            _RESERVE.refill()
 
     def rename(self, path: str, to: str) -> None:
         os.rename(path, to)

@@ -148,8 +148,9 @@ class HistoryRows:
             detail=detail,
         )
 
-    def of_run(self, run_id: str, data: bytes) -> Iterator[Row]:
-        """The rows of one run, found in the whole file's `data` without decoding the others."""
+    def of_run(self, run_id: str) -> Iterator[Row]:
+        """The rows of one run, found without decoding the others."""
+        data = self._reader.everything()
         wanted = b'"run_id":"%b"' % run_id.encode()
         at = data.find(wanted)
         while at >= 0:

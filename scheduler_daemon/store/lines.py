@@ -49,6 +49,10 @@ class LineReader:
         self._fd = fd
         self.size = fs.size(fd)
 
+    def everything(self) -> bytes:
+        """All of the file."""
+        return read_range(self._fs, self._fd, 0, self.size)
+
     def lines(self, offset: int, until: int | None = None) -> Iterator[Line]:
         """Each line from the one that begins at `offset` on, up to those that begin before `until`."""
         end = self.size if until is None else until

@@ -105,12 +105,11 @@ class Histories:
         return tuple(sorted({row.instant for row in rows if row.instant is not None and row.instant > at}))
 
     def _rows_in_file(self, schedule_id: str, run_id: str, below: int | None) -> Iterable[Row]:
-        path = path_of(self._home, schedule_id)
-        with told_as_storage_errors("reading a history"), reading(self._fs, path) as reader:
+        with told_as_storage_errors("reading a history"), reading(self._fs, path_of(self._home, schedule_id)) as reader:
             if reader is None:
                 return []
             history = HistoryRows(self._home, schedule_id, reader)
-            return [row for row in history.of_run(run_id, read_file(self._fs, path)) if below is None or row.n < below]
+            return [row for row in history.of_run(run_id) if below is None or row.n < below]
 
     def _look_up(self, any_id: str) -> Indexed | None:
         with told_as_storage_errors("reading the run index"):
