@@ -25,6 +25,7 @@ from scheduler_daemon.api.http import AddressUnusable, ApiServer
 from scheduler_daemon.config import Config
 from scheduler_daemon.core.model import Settings
 from scheduler_daemon.embedded.deployments import DeploymentsInvalid
+from scheduler_daemon.embedded.runs import StoreUnusable as EmbeddedStoreUnusable
 from scheduler_daemon.errors import ServerRefused
 from scheduler_daemon.runtime import systemd
 from scheduler_daemon.runtime.clock import SystemClock
@@ -47,7 +48,7 @@ def serve(config: Config) -> int:
     except LockHeld as held:
         log("ownership_lost", "error", reason=str(held), holder=msgspec.to_builtins(held.holder))
         return errors.EXIT_HELD
-    except (StoreUnusable, AddressUnusable, DeploymentsInvalid, ServerRefused) as refused:
+    except (StoreUnusable, EmbeddedStoreUnusable, AddressUnusable, DeploymentsInvalid, ServerRefused) as refused:
         log("stopped", "error", reason=str(refused))
         return errors.EXIT_UNUSABLE
     except OwnershipLost as lost:
@@ -158,10 +159,14 @@ async def _connect(config: Config, stack: AsyncExitStack) -> WorkflowClient:
             raise StoreUnusable("neither a server URL nor an embedded deployments file is configured")
         from scheduler_daemon.embedded.server import EmbeddedServer  # noqa: PLC0415  not loaded where a server is reached
 
-        server = EmbeddedServer(config.embedded, config.store_root / "embedded")
+        server = EmbeddedServer(config.embedded, config.store_root / "embedded", on_bug=_report)
         stack.push_async_callback(server.stop)
         transport = Transport(await server.start(), token=server.token)
     return WorkflowClient(await stack.enter_async_context(transport))
+
+
+def _report(method: str, bug: BaseException) -> None:
+    log("bug", "error", where="embedded", method=method, exc_info=bug)
 
 
 def _path(path: Path | None) -> str | None:

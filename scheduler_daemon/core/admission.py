@@ -112,9 +112,9 @@ def newest_due(draft: Draft, schedule: Schedule) -> tuple[datetime | None, Due]:
     if first_at is None or _alone(draft, schedule, first_at):
         return first_at, triggers.NOTHING
     trigger, watermark = schedule.definition.trigger, draft.watermark_of(schedule)
-    newest = triggers.due(trigger, watermark, draft.now.at).last
+    newest = triggers.due(trigger, watermark, draft.now.at).last_at
     while newest is not None and newest in schedule.taken:
-        newest = triggers.due_before(trigger, watermark, newest).last
+        newest = triggers.due_before(trigger, watermark, newest).last_at
     return newest, triggers.NOTHING if newest is None else triggers.due_before(trigger, watermark, newest)
 
 

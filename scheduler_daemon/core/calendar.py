@@ -97,13 +97,13 @@ class CalendarBroken(Exception):
 class Due(msgspec.Struct, frozen=True):
     """The instants of (after, until].
 
-    `instants` are the first of them, oldest first; `at_least` says that there are more.  `last` is the newest (None without any),
+    `instants` are the first of them, oldest first; `at_least` says that there are more.  `last_at` is the newest (None without any),
     `next_at` the first instant later than `until` (None when none comes).
     """
 
     instants: tuple[datetime, ...]
     at_least: bool
-    last: datetime | None
+    last_at: datetime | None
     next_at: datetime | None
 
 
@@ -212,12 +212,12 @@ def _due_between(expression: str, timezone: str, after: datetime, until: datetim
     found: list[datetime] = []
     for at in _instants(expression, timezone, after):
         if at > until:
-            return Due(instants=tuple(found), at_least=False, last=found[-1] if found else None, next_at=at)
+            return Due(instants=tuple(found), at_least=False, last_at=found[-1] if found else None, next_at=at)
         if len(found) == limit:
             last, next_at = _newest(*_calendar(expression, timezone), until)
-            return Due(instants=tuple(found), at_least=True, last=last, next_at=next_at)
+            return Due(instants=tuple(found), at_least=True, last_at=last, next_at=next_at)
         found.append(at)
-    return Due(instants=tuple(found), at_least=False, last=found[-1] if found else None, next_at=None)
+    return Due(instants=tuple(found), at_least=False, last_at=found[-1] if found else None, next_at=None)
 
 
 def _whole_minute(at: datetime) -> datetime:

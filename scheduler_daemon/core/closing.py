@@ -53,7 +53,7 @@ def close_one(
 def close_due(planner: Planner, schedule_id: str, due: Due, status: Status, reason: str) -> None:
     """All that are due and have no row yet get rows."""
     instants = planner.schedule(schedule_id).untaken(due.instants)
-    close_all(planner, schedule_id, instants, status, reason, last_at=due.last if due.at_least else None)
+    close_all(planner, schedule_id, instants, status, reason, last_at=due.last_at if due.at_least else None)
 
 
 def close_all(
@@ -172,7 +172,7 @@ def close_span(planner: Planner, schedule_id: str, reason: str) -> None:
         close_due(planner, schedule_id, due, "superseded", reason)
     else:
         ruling = "blocked" if schedule.blocked else "paused"
-        last_at = due.last if due.at_least else None
+        last_at = due.last_at if due.at_least else None
         close_range(planner, schedule_id, schedule.untaken(due.instants), "superseded", ruling, last_at=last_at)
 
 

@@ -22,7 +22,7 @@ ON_TIME_MAX = 24 * 60 + 1
 """How many instants the longest lateness allowance, a day, can hold: every minute of it, both ends included."""
 
 _TICK = timedelta(microseconds=1)
-NOTHING = Due(instants=(), at_least=False, last=None, next_at=None)
+NOTHING = Due(instants=(), at_least=False, last_at=None, next_at=None)
 
 
 def next_after(trigger: Trigger, after: datetime) -> datetime | None:
@@ -50,7 +50,7 @@ def due(trigger: Trigger, after: datetime, until: datetime, limit: int = COUNT_M
 
 def just(instant: datetime) -> Due:
     """One instant, in the shape of an answer."""
-    return Due(instants=(instant,), at_least=False, last=instant, next_at=None)
+    return Due(instants=(instant,), at_least=False, last_at=instant, next_at=None)
 
 
 def due_before(trigger: Trigger, after: datetime, before: datetime) -> Due:

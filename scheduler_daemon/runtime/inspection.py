@@ -10,7 +10,7 @@ the server's.
 from __future__ import annotations
 
 import re
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import msgspec
 
@@ -130,7 +130,9 @@ class Inspection:
     async def _ask_result(self, server_run_id: str) -> dict[str, Any] | None:
         """What the server shows of a run, whole; None when it does not answer or does not know it."""
         ending = await self._parts.client.runs_inspect(server_run_id)
-        return ending.result if isinstance(ending, Answered) and isinstance(ending.result, dict) else None
+        if not isinstance(ending, Answered) or not isinstance(ending.result, dict):
+            return None
+        return cast("dict[str, Any]", ending.result)
 
     async def _ask_server(self, run_id: str) -> Any:
         ending = await self._parts.client.runs_inspect(run_id)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any, TypeVar, cast
 
 import msgspec
+from msgspec.structs import replace
 
 from rpc_client.errors import (
     APPLICATION_ERROR,
@@ -61,22 +62,20 @@ class Questions:
     async def probe(self, effect: cmd.Probe) -> list[cmd.Observation]:
         """Health; at first contact also sources, a scheduler of the server's own, and where its store lies."""
         try:
-            facts = self._facts(_answer(await self._client.health()))
+            facts = self._facts(_read(await self._client.health(), _Health))
             refusal = await self._first_contact(facts) if effect.first_contact else None
         except Unanswered as unanswered:
             return [cmd.ServerMissed(effect.seq, unanswered.reason)]
         return [cmd.ServerSeen(effect.seq, facts, refusal)]
 
-    def _facts(self, health: Any) -> ServerFacts:
-        said: dict[str, Any] = health if isinstance(health, dict) else {}
-        if said.get("status") != "ok":
-            raise Unanswered(Ambiguous(f"health says {said.get('status')!r}"))
-        features = said.get("features") or ()
+    def _facts(self, health: _Health) -> ServerFacts:
+        if health.status != "ok":
+            raise Unanswered(Ambiguous(f"health says {health.status!r}"))
         return ServerFacts(
             url=self._server_name,
-            store_root=said.get("store_root"),
-            instance_id=said.get("instance_id"),
-            features=tuple(sorted(str(feature) for feature in features)),
+            store_root=health.store_root,
+            instance_id=health.instance_id,
+            features=tuple(sorted(health.features or ())),
         )
 
     async def _first_contact(self, facts: ServerFacts) -> str | None:
@@ -93,13 +92,11 @@ class Questions:
     async def _connection_sources(self) -> str | None:
         cursor: str | None = None
         for _ in range(SOURCE_PAGES_MAX):
-            page = _answer(await self._client.sources_list(cursor=cursor, limit=PAGE))
-            for source in page.get("sources", ()):
-                if source.get("kind") == "connection" and source.get("enabled", True):
-                    return (
-                        f"source {source.get('id')!r} is of kind connection; MCP-backed servers are not supported yet"
-                    )
-            cursor = page.get("next_cursor")
+            page = _read(await self._client.sources_list(cursor=cursor, limit=PAGE), _SourcesPage)
+            for source in page.sources:
+                if source.kind == "connection" and source.enabled:
+                    return f"source {source.id!r} is of kind connection; MCP-backed servers are not supported yet"
+            cursor = page.next_cursor
             if cursor is None:
                 return None
         return "the server lists more sources than can be checked"
@@ -120,30 +117,27 @@ class Questions:
         ending = await self._client.deployments_validate(deployment_id)
         if unknown_to_server(ending):
             return Preflight(deployment_id=deployment_id, known=False)
-        said = _answer(ending)
-        if said.get("status") != "runnable":
-            diagnostics = tuple(
-                said.get("diagnostics") or ({"code": "unrunnable", "message": f"status {said.get('status')!r}"},)
-            )
-            return Preflight(deployment_id=deployment_id, diagnostics=diagnostics)
-        artifact_id, version = said.get("artifact_id"), said.get("artifact_version")
+        said = _read(ending, _Validated)
+        if said.status != "runnable":
+            told = said.diagnostics or ({"code": "unrunnable", "message": f"status {said.status!r}"},)
+            return Preflight(deployment_id=deployment_id, diagnostics=told)
         return Preflight(
             deployment_id=deployment_id,
-            artifact_id=artifact_id,
-            artifact_version=version,
-            input_schema=await self._input_schema(artifact_id, version),
+            artifact_id=said.artifact_id,
+            artifact_version=said.artifact_version,
+            input_schema=await self._input_schema(said.artifact_id, said.artifact_version),
         )
 
-    async def _input_schema(self, artifact_id: Any, version: Any) -> dict[str, Any] | None:
+    async def _input_schema(self, artifact_id: str | None, version: int | None) -> dict[str, Any] | None:
         """An artifact version never changes, so its schema is asked for once."""
-        if not isinstance(artifact_id, str) or not isinstance(version, int):
+        if artifact_id is None or version is None:
             return None
         known = (artifact_id, version)
         if known not in self._artifacts:
-            artifact = _answer(await self._client.artifacts_inspect(artifact_id, version))
+            artifact = _read(await self._client.artifacts_inspect(artifact_id, version), _Artifact)
             while len(self._artifacts) >= ARTIFACTS_MAX:
                 self._artifacts.pop(next(iter(self._artifacts)))
-            self._artifacts[known] = artifact.get("input_schema")
+            self._artifacts[known] = artifact.input_schema
         return self._artifacts[known]
 
     # --- runs ---
@@ -151,22 +145,17 @@ class Questions:
     async def inspect(self, effect: cmd.InspectRun) -> list[cmd.Observation]:
         """Where one run stands; unknown to the server is an answer, anything but an answer is a failure."""
         ending = await self._client.runs_inspect(effect.server_run_id)
-        about = {
-            "seq": effect.seq,
-            "schedule_id": effect.schedule_id,
-            "run_id": effect.run_id,
-            "attempt": effect.attempt,
-        }
+        told = cmd.RunInspected(
+            seq=effect.seq, schedule_id=effect.schedule_id, run_id=effect.run_id, attempt=effect.attempt
+        )
         if unknown_to_server(ending):
-            return [cmd.RunInspected(**about, known=False)]
-        try:
-            result = result_of(_answer(ending))
-        except Unanswered as unanswered:
-            failed = cmd.RunInspected(**about, failed=unanswered.reason)
+            return [replace(told, known=False)]
+        if not isinstance(ending, Answered):
+            unanswered = Unanswered(ending)
+            failed = replace(told, failed=unanswered.reason)
             return [failed, cmd.ServerMissed(0, unanswered.reason)] if unanswered.server_down else [failed]
-        if result is None:
-            return [cmd.RunInspected(**about, failed="unreadable answer")]
-        return [cmd.RunInspected(**about, result=result)]
+        result = result_of(ending.result)
+        return [replace(told, failed="unreadable answer") if result is None else replace(told, result=result)]
 
     async def list_stopped(self, effect: cmd.ListStopped) -> list[cmd.Observation]:
         """Ids of the deployment's runs that stopped at or after `since`, newest first; what cannot be had is left out."""
@@ -174,32 +163,76 @@ class Questions:
         cursor: str | None = None
         for _ in range(RUN_PAGES_MAX):
             ending = await self._client.runs_list(cursor=cursor, limit=PAGE)
-            if not isinstance(ending, Answered) or not isinstance(ending.result, dict):
+            try:
+                page = _read(ending, _RunsPage)
+            except Unanswered:
                 break
-            rows = ending.result.get("runs", ())
-            recent = [row for row in rows if _stopped_since(row, effect.since)]
-            found += [row["run_id"] for row in recent if row.get("deployment_id") == effect.deployment_id]
-            cursor = ending.result.get("next_cursor")
-            if cursor is None or len(recent) < len(rows):
+            recent = [row for row in page.runs if row.updated_at >= effect.since]
+            found += [row.run_id for row in recent if row.deployment_id == effect.deployment_id]
+            cursor = page.next_cursor
+            if cursor is None or len(recent) < len(page.runs):
                 break
         return [cmd.StoppedListed(effect.seq, effect.schedule_id, effect.run_id, tuple(found))]
+
+
+# --- answers, as far as they are read ----------------------------------------------------------------------------------
+
+
+class _Health(msgspec.Struct):
+    status: str
+    store_root: str | None = None
+    instance_id: str | None = None
+    features: tuple[str, ...] | None = None
+
+
+class _Source(msgspec.Struct):
+    id: str
+    kind: str
+    enabled: bool = True
+
+
+class _SourcesPage(msgspec.Struct):
+    sources: tuple[_Source, ...]
+    next_cursor: str | None = None
+
+
+class _Validated(msgspec.Struct):
+    status: str
+    diagnostics: tuple[Any, ...] = ()
+    artifact_id: str | None = None
+    artifact_version: int | None = None
+
+
+class _Artifact(msgspec.Struct):
+    input_schema: dict[str, Any] | None = None
+
+
+class _StoppedRun(msgspec.Struct):
+    run_id: str
+    deployment_id: str
+    updated_at: Annotated[datetime, msgspec.Meta(tz=True)]
+
+
+class _RunsPage(msgspec.Struct):
+    runs: tuple[_StoppedRun, ...]
+    next_cursor: str | None = None
+
+
+T = TypeVar("T")
+
+
+def _read(ending: Ending, shape: type[T]) -> T:
+    """The result in its shape.  Raises `Unanswered` for every other ending, and for a result of another shape."""
+    if not isinstance(ending, Answered):
+        raise Unanswered(ending)
+    try:
+        return msgspec.convert(ending.result, shape)
+    except msgspec.ValidationError as error:
+        raise Unanswered(Ambiguous(f"unreadable answer: {error}")) from None
 
 
 def unknown_to_server(ending: Ending) -> bool:
     """The server's way of saying that there is no such thing: application error KeyError."""
     if not isinstance(ending, Refused) or ending.code != APPLICATION_ERROR or not isinstance(ending.data, dict):
         return False
-    return ending.data.get("code") == "KeyError"
-
-
-def _answer(ending: Ending) -> Any:
-    if isinstance(ending, Answered):
-        return ending.result
-    raise Unanswered(ending)
-
-
-def _stopped_since(row: Any, since: datetime) -> bool:
-    try:
-        return msgspec.convert(row.get("updated_at"), datetime) >= since
-    except (msgspec.ValidationError, AttributeError, TypeError):
-        return False
+    return cast("dict[str, Any]", ending.data).get("code") == "KeyError"

@@ -43,9 +43,10 @@ async def test_what_create_answered_survives_a_kill_at_a_random_moment(tmp_path)
                         trigger={"kind": "oneshot", "at": due.isoformat()},
                         input={"id": {"from": "schedule.id"}},
                     )
-                except Rejected as refused:  # a busy machine took longer to ask than the instant lay ahead
-                    assert refused.code == "InvalidTrigger", refused
-                    continue
+                except Rejected as refused:
+                    if refused.code != "InvalidTrigger":
+                        raise
+                    continue  # a busy machine took longer to ask than the instant lay ahead
                 acknowledged[schedule_id] = due.isoformat()
             if chance.random() < 0.5:
                 await until(_after(chance.uniform(0.0, 0.4)))

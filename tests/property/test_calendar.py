@@ -231,7 +231,7 @@ def test_due_tail_and_upcoming_are_slices_of_the_forward_chain(sample, limit, wi
     due = calendar.due_between(expression, zone, after, until, limit)
     assert list(due.instants) == inside[:limit]
     assert due.at_least == (len(inside) > limit)
-    assert due.last == (inside[-1] if inside else None)
+    assert due.last_at == (inside[-1] if inside else None)
     assert due.next_at == (chain[beyond] if beyond < len(chain) else None)
 
     since = (until - width * MINUTE).replace(second=0, microsecond=0)

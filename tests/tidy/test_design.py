@@ -15,4 +15,4 @@ def test_the_lifecycle_diagram_is_the_table():
 
 def test_every_letter_of_the_recovery_table_has_its_row():
     rows = [line.split("|")[1].strip() for line in DESIGN.read_text().splitlines() if line.startswith("| ")]
-    assert [row for row in rows if len(row) == 1] == list(sorted(set(reconcile.LETTERS)))
+    assert [row for row in rows if len(row) == 1] == sorted(set(reconcile.LETTERS))

@@ -274,7 +274,7 @@ def test_an_impossible_date_has_no_next_instant():
     assert calendar.first_after("0 0 30 2 *", "UTC", NEW_YEAR) is None
     assert calendar.upcoming("0 0 30 2 *", "UTC", NEW_YEAR, 5) == ()
     assert calendar.due_between("0 0 30 2 *", "UTC", NEW_YEAR, at("2027-01-01T00:00Z"), 5) == calendar.Due(
-        instants=(), at_least=False, last=None, next_at=None
+        instants=(), at_least=False, last_at=None, next_at=None
     )
 
 
@@ -289,20 +289,20 @@ def test_due_instants_are_those_after_the_watermark_up_to_and_including_the_end(
     due = calendar.due_between("*/15 * * * *", "UTC", at("2026-03-02T09:00Z"), at("2026-03-02T09:45Z"), 10)
     assert due.instants == (at("2026-03-02T09:15Z"), at("2026-03-02T09:30Z"), at("2026-03-02T09:45Z"))
     assert due.at_least is False
-    assert due.last == at("2026-03-02T09:45Z")
+    assert due.last_at == at("2026-03-02T09:45Z")
     assert due.next_at == at("2026-03-02T10:00Z")
 
 
 def test_nothing_due_still_says_what_comes_next():
     due = calendar.due_between("0 9 * * *", "UTC", at("2026-03-02T09:00Z"), at("2026-03-02T09:00:59.999999Z"), 10)
-    assert due == calendar.Due(instants=(), at_least=False, last=None, next_at=at("2026-03-03T09:00Z"))
+    assert due == calendar.Due(instants=(), at_least=False, last_at=None, next_at=at("2026-03-03T09:00Z"))
 
 
 def test_more_than_the_limit_gives_the_first_ones_and_the_newest():
     due = calendar.due_between("* * * * *", "UTC", at("2026-03-02T09:00Z"), at("2026-03-02T10:00:30Z"), 3)
     assert due.instants == (at("2026-03-02T09:01Z"), at("2026-03-02T09:02Z"), at("2026-03-02T09:03Z"))
     assert due.at_least is True
-    assert due.last == at("2026-03-02T10:00Z")
+    assert due.last_at == at("2026-03-02T10:00Z")
     assert due.next_at == at("2026-03-02T10:01Z")
 
 
@@ -316,7 +316,7 @@ def test_the_newest_due_instant_is_never_one_that_stepping_back_invents():
     """At 01:45 EST, croniter's `get_prev` answers a second 01:30 that no forward walk yields; it would run twice."""
     due = calendar.due_between("30 1 1 11 *", "America/New_York", at("2020-01-01T00:00Z"), at("2026-11-01T06:45Z"), 2)
     assert due.at_least is True
-    assert due.last == at("2026-11-01T01:30-04:00")
+    assert due.last_at == at("2026-11-01T01:30-04:00")
     assert due.next_at == at("2027-11-01T01:30-04:00")
 
 
@@ -490,7 +490,7 @@ def test_forty_zones_share_what_one_expression_knows_of_the_wall_clock(monkeypat
 def test_a_year_of_a_minutely_expression_costs_no_walk_through_the_year(monkeypatch):
     asked = counted(monkeypatch)
     due = calendar.due_between("* * * * *", "America/New_York", at("2025-07-01T00:00Z"), at("2026-07-01T00:00Z"), 100)
-    assert due.last == at("2026-07-01T00:00Z")
+    assert due.last_at == at("2026-07-01T00:00Z")
     assert due.next_at == at("2026-07-01T00:01Z")
     assert len(asked) < 110
 
