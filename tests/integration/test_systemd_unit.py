@@ -227,6 +227,24 @@ async def test_started_as_the_unit_starts_it_the_daemon_finds_its_store_its_toke
         await heard.hears("STOPPING=1")
 
 
+@pytest.mark.skipif(
+    shutil.which("systemd-socket-activate") is None, reason="SKIP: systemd-socket-activate is missing (Debian: systemd)"
+)
+@pytest.mark.xfail(strict=True, reason="the face does not take over sockets that a manager opened")
+async def test_the_daemon_serves_on_the_socket_that_the_manager_opened(tmp_path):
+    daemon = Daemon(tmp_path, deployments=HELLO)
+    daemon.prefix = ("systemd-socket-activate", "-l", f"127.0.0.1:{daemon.port}")
+    async with daemon, daemon.app() as app:
+
+        async def healthy():
+            assert daemon.process is not None
+            assert daemon.process.returncode is None, daemon.log_path.read_text()
+            return await app.health()
+
+        assert (await until(healthy))["store_root"] == str(daemon.store)
+        assert await daemon.stop() == 0
+
+
 # --- the daemon inside the sandbox ------------------------------------------------------------------------------------
 
 
