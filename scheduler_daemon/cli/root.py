@@ -59,6 +59,24 @@ def _status() -> click.Command:
     return status
 
 
+def _verify() -> click.Command:
+    from scheduler_daemon.cli.store import verify
+
+    return verify
+
+
+def _backup() -> click.Command:
+    from scheduler_daemon.cli.store import backup
+
+    return backup
+
+
+def _restore() -> click.Command:
+    from scheduler_daemon.cli.store import restore
+
+    return restore
+
+
 _COMMANDS: dict[str, Callable[[], click.Command]] = {
     "serve": _serve,
     "check": _check,
@@ -67,6 +85,9 @@ _COMMANDS: dict[str, Callable[[], click.Command]] = {
     "schedules": _schedules,
     "occurrences": _occurrences,
     "runs": _runs,
+    "verify": _verify,
+    "backup": _backup,
+    "restore": _restore,
 }
 
 

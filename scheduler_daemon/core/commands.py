@@ -119,7 +119,11 @@ class Drain(msgspec.Struct, frozen=True):
     """Stop admitting; the last thing decided is everything due by now."""
 
 
-Command = Create | Update | Pause | Resume | Delete | Unblock | Block | ResumeRun | AbandonRun | Drain
+class AcceptRestore(msgspec.Struct, frozen=True):
+    """An operator accepted that this store is an older copy."""
+
+
+Command = Create | Update | Pause | Resume | Delete | Unblock | Block | ResumeRun | AbandonRun | Drain | AcceptRestore
 
 
 # --- effects ----------------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from scheduler_daemon.core.dispatching import resume_call, server_facts
 from scheduler_daemon.core.model import Checkpoint, Definition, Json, Mark, Run, RunLive, Schedule
 from scheduler_daemon.core.planning import Planner
 from scheduler_daemon.core.queries import BEHIND
+from scheduler_daemon.core.restoring import accept_restore
 from scheduler_daemon.core.settling import fail, readable, settle
 from scheduler_daemon.core.state import Draft
 from scheduler_daemon.core.triggers import zone_of
@@ -60,6 +61,8 @@ def handle(draft: Draft, command: cmd.Command) -> Plan:
             _abandon_run(planner, command)
         case cmd.Drain():
             _drain(planner)
+        case cmd.AcceptRestore():
+            accept_restore(planner)
     return planner.plan
 
 

@@ -62,6 +62,7 @@ class Host:
         self.waiters: Waiters
         self._settings = settings
         self._damages: tuple[Damage, ...] = ()
+        self._restored = False
         self._state: State | None = None
         self._engine: Engine | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -72,7 +73,7 @@ class Host:
         """Own the store, rebuild the state, begin a new epoch.  Raises the store's refusals; nothing is sent yet."""
         now = self.clock.now()
         opened = self.store.open(self._settings, now, accept_restore=self.options.accept_restore)
-        self._state, self._damages = opened.state, opened.damages
+        self._state, self._damages, self._restored = opened.state, opened.damages, opened.restored
         await self._begin_epoch(opened.state, opened.epoch, now)
         log("recovered", epoch=opened.epoch, schedules=len(opened.state.schedules), replayed=opened.replayed)
 
@@ -93,7 +94,13 @@ class Host:
         )
         for damage in self._damages:
             self._block_damaged(damage)
+        # First in line, so that nothing is admitted before it is decided what the restore means.
+        accepted = self._engine.submit(cmd.AcceptRestore()) if self._restored else None
         self._tasks = [asyncio.create_task(self._engine.run()), asyncio.create_task(self._checkpoints())]
+        if accepted is not None:
+            await asyncio.wait({accepted, self._tasks[0]}, return_when=asyncio.FIRST_COMPLETED)
+            if accepted.done():
+                self.store.finish_restore()
 
     async def _begin_epoch(self, state: State, epoch: int, now: Now) -> None:
         draft = state.draft(now)

@@ -17,6 +17,7 @@ import structlog
 ACTIONS: Final[dict[str, str]] = {
     "starting": "the daemon starts; fields tell version, store and server",
     "recovered": "the state was rebuilt from disk",
+    "restore_accepted": "a restored store was accepted: the span since the copy is missed, what may have been sent is unknown",
     "torn_tail": "the journal ended in the middle of a batch that was never acknowledged; it was cut and kept in quarantine",
     "damaged": "a record on disk is damaged; the schedule it belongs to is blocked",
     "ready": "serving and scheduling",
