@@ -205,6 +205,19 @@ class StoreLock:
         return Holder(pid=content.pid, host=content.host, started_at=content.started_at)
 
 
+def read_seen(root: str) -> Seen:
+    """What the lock file of a store has seen, without taking it."""
+    try:
+        fd = os.open(f"{root}/{LOCK_NAME}", os.O_RDONLY | os.O_NOFOLLOW)
+    except OSError:
+        return Seen()
+    try:
+        content = _read(fd)
+    finally:
+        os.close(fd)
+    return Seen(content.epoch, content.seq) if content is not None else Seen()
+
+
 def _read(fd: int) -> _Content | None:
     """What a lock file says; None when it is empty or damaged, which proves nothing about the store."""
     body = unframe(os.pread(fd, _CONTENT_BYTES, 0).partition(b"\n")[0])

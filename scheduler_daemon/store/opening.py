@@ -163,7 +163,7 @@ def _judge_copy(
     marker = read_marker(fs, home)
     if marker is not None and marker.accepted == store_id:
         return marker
-    reason = marker.reason if marker is not None else _behind(recovered, seen)
+    reason = marker.reason if marker is not None else behind_of(recovered, seen)
     if reason is not None and not accept_restore:
         raise RestoreNotAccepted(
             f"{reason}; nothing is admitted until that is accepted", f"{FOLDER}/{MARKER_NAME}" if marker else ""
@@ -177,7 +177,8 @@ def _judge_copy(
     return Marker(reason) if reason is not None else None
 
 
-def _behind(recovered: Recovered, seen: Seen) -> str | None:
+def behind_of(recovered: Recovered, seen: Seen) -> str | None:
+    """Why what was recovered is less than what its lock file has seen, None when it is not."""
     if recovered.epoch < seen.epoch:
         return f"the store ends in epoch {recovered.epoch}, its lock file has seen {seen.epoch}"
     damaged_end = recovered.tail.found is Found.DAMAGED

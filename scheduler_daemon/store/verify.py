@@ -29,6 +29,8 @@ from scheduler_daemon.store.history import Counts, decode_line
 from scheduler_daemon.store.journal import list_segments, segments_after
 from scheduler_daemon.store.lines import LineReader, reading
 from scheduler_daemon.store.loading import Recovered, recover
+from scheduler_daemon.store.lock import Seen, read_seen
+from scheduler_daemon.store.opening import behind_of
 from scheduler_daemon.store.runindex import BUCKETS, RunIndex, entries_of
 from scheduler_daemon.store.scan import Scan
 from scheduler_daemon.store.schema import Indexed, NewerVersion, RowLine, TruncatedBefore, decode_index, decode_snapshot
@@ -78,6 +80,7 @@ class _Verification:
         self._indexed: dict[str, tuple[str, str]] = {}
         self._last_n: dict[str, int] = {}
         self._runs = RunIndex(fs, home)
+        self._seen = Seen()
 
     def run(self) -> Report:
         try:
@@ -89,6 +92,7 @@ class _Verification:
             self._problem(self._home.relative(self._home.folder), 0, "there is no store here")
             return self._report
         self._report.store_id = found.store_id
+        self._seen = read_seen(self._home.root)
         for schedule_id, path in list_histories(self._fs, self._home):
             self._history(schedule_id, path)
         self._index()
@@ -237,6 +241,9 @@ class _Verification:
     def _compare(self, recovered: Recovered) -> None:
         """What the histories hold must be in the state that they are derived from."""
         self._report.schedules = len(recovered.state.schedules)
+        behind = behind_of(recovered, self._seen)
+        if behind is not None:
+            self._problem(self._home.relative(self._home.journal), 0, behind)
         for schedule_id, n in self._last_n.items():
             schedule = recovered.state.schedules.get(schedule_id)
             name = self._home.relative(self._home.occurrences)
