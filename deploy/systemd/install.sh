@@ -6,7 +6,7 @@
 # configuration that exists is touched, so it serves for updates as well.
 #
 #   PREFIX   where the daemon goes; default /opt/scheduler-daemon
-#   DESTDIR  prepended to every path, to build a package
+#   DESTDIR  prepended to every path, to build a package; only with --files-only, as a virtual environment cannot be moved
 #   PYTHON   the interpreter; default python3, 3.11 or newer
 #
 # With --files-only everything but the virtual environment.
@@ -20,8 +20,12 @@ cd "$(dirname -- "$0")/../.."
 case ${1-} in
 --files-only) ;;
 '')
+    [ -z "$root" ] || { echo "install.sh: DESTDIR needs --files-only" >&2 && exit 2; }
+    # A wheel that is built over an older build folder would carry modules that are gone.
+    rm -rf build
     "$python" -m venv "$root$prefix"
     "$root$prefix/bin/python" -m pip install --quiet --disable-pip-version-check -c requirements.lock .
+    rm -rf build
     ;;
 *)
     sed -n '2,/^$/s/^# \{0,1\}//p' "$0"
