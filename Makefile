@@ -22,7 +22,7 @@ READY   := $(VENV)/.ready-$(PY_TAG)
 # `make -j` must not run the linters and the tests into each other.
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-short test-alone test-crash test-sim test-long lint format bench coverage lock clean
+.PHONY: help env demo test test-short test-alone test-crash test-sim test-long lint format bench install-systemd coverage lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -74,6 +74,9 @@ lint: $(READY) ## ruff and basedpyright
 format: $(READY) ## let ruff lay out the source
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+install-systemd: ## as root: the daemon under /opt with its units; enables and starts nothing
+	@PYTHON=$(PYTHON) deploy/systemd/install.sh
 
 bench: $(READY) ## the benchmarks, one JSON line a case
 	$(BIN)/python -m tests.benchmarks

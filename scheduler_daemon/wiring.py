@@ -40,6 +40,9 @@ EMBEDDED = "embedded"
 """What marks call the embedded server: its port changes at every start, and it is the same server all the same."""
 
 
+LIFE_S = 3.0
+
+
 def serve(config: Config) -> int:
     """Run the daemon until a signal or a failure; returns the exit code."""
     configure(config.log_format, config.log_level)
@@ -57,6 +60,9 @@ def serve(config: Config) -> int:
     except (StorageFailed, StorageFull) as failed:
         log("storage_failed", "error", reason=str(failed))
         return errors.EXIT_STORAGE_FAILED
+    except Exception as bug:  # the process ends here: what was marked stays marked, and the next start judges it
+        log("bug", "error", exc_info=bug)
+        return errors.EXIT_BUG
 
 
 async def _serve(config: Config) -> int:
@@ -67,7 +73,7 @@ async def _serve(config: Config) -> int:
         stack.push_async_callback(host.close)
         await host.open()
         client = await _connect(config, stack)
-        api = ApiServer(Service(host), config)
+        api = ApiServer(Service(host), config, systemd.take_sockets())
         stack.push_async_callback(api.stop)
         stack.push_async_callback(host.stop)
         await host.start(client)
@@ -98,10 +104,12 @@ async def _until(asked_to_stop: asyncio.Event, host: Host) -> None:
 
 async def _sign_of_life(host: Host) -> None:
     """Tell the service manager that scheduling works, and only when its checks say so."""
-    every_s = systemd.watchdog_s()
+    wanted_s = systemd.watchdog_s()
+    # Often, so that one check that did not hold is not yet a missed sign.
+    every_s = 3600.0 if wanted_s is None else min(wanted_s, LIFE_S)
     while True:
-        await host.clock.sleep(every_s or 3600.0)
-        if every_s is not None and host.ticking():
+        await host.clock.sleep(every_s)
+        if wanted_s is not None and host.ticking():
             systemd.notify("WATCHDOG=1")
 
 

@@ -12,7 +12,9 @@ face is taken down only after the service was fenced: cancellations that it caus
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Protocol, cast
 
@@ -63,8 +65,10 @@ class Options(Protocol):
 class ApiServer:
     """The face of one service.  Start it once; stop is idempotent and may come before start."""
 
-    def __init__(self, service: Service, options: Options) -> None:
+    def __init__(self, service: Service, options: Options, given: Sequence[socket.socket] = ()) -> None:
+        """`given` are sockets that a service manager opened; they take the place of the configured addresses."""
         self._service = service
+        self._given = given
         self._options = options
         self._gate = auth.Gate(token=None, hosts=())
         self._page = metrics.Page(service)
@@ -77,6 +81,10 @@ class ApiServer:
     async def start(self) -> list[str]:
         """Listen; returns the addresses.  Raises `AddressUnusable`, and then listens nowhere."""
         listen = self._options.listen
+        if self._options.token() is None and any(_is_open(given) for given in self._given):
+            raise AddressUnusable(
+                "a socket of the service manager", "other machines can reach it: a token_file is needed"
+            )
         self._gate = auth.Gate(
             token=self._options.token(),
             hosts=(*self._options.allowed_hosts, *(() if listen is None else (listen.host,))),
@@ -103,6 +111,12 @@ class ApiServer:
 
     async def _listen(self, door: Door) -> list[str]:
         addresses: list[str] = []
+        for given in self._given:
+            server, address = await http_door.listen_on(door, given)
+            self._listening.append(server)
+            addresses.append(address)
+        if self._given:
+            return addresses
         if self._options.listen is not None:
             server, address = await http_door.listen_tcp(door, self._options.listen.host, self._options.listen.port)
             self._listening.append(server)
@@ -194,6 +208,11 @@ class ApiServer:
 
     async def _openrpc(self, _request: web.Request) -> web.StreamResponse:
         return _json(_HTTP_OK, _DOCUMENT)
+
+
+def _is_open(given: socket.socket) -> bool:
+    """Whether other machines can reach it."""
+    return given.family != socket.AF_UNIX and not ip_address(given.getsockname()[0]).is_loopback
 
 
 def _report(method: str, bug: BaseException) -> None:

@@ -147,6 +147,19 @@ async def listen_unix(door: Door, path: Path) -> tuple[asyncio.AbstractServer, s
     return server, f"unix:{path}"
 
 
+async def listen_on(door: Door, given: socket.socket) -> tuple[asyncio.AbstractServer, str]:
+    """Listen on a socket that somebody else opened.  Its name is theirs to remove.  Raises `AddressUnusable`."""
+    name = given.getsockname()
+    if given.type != socket.SOCK_STREAM or not given.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+        raise AddressUnusable(str(name), "the socket that was handed over does not listen")
+    loop = asyncio.get_running_loop()
+    if given.family == socket.AF_UNIX:
+        return await loop.create_unix_server(door, sock=given, backlog=limits.BACKLOG), f"unix:{name}"
+    host, port = name[:2]
+    server = await loop.create_server(door, sock=given, backlog=limits.BACKLOG)
+    return server, f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
 def forget_unix(path: Path) -> None:
     """Remove the name of a socket that is not listened on any more."""
     path.unlink(missing_ok=True)

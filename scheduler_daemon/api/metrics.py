@@ -8,7 +8,7 @@ daemon's own: the library's global one would add whatever some other module regi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -16,7 +16,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from scheduler_daemon import __version__
-from scheduler_daemon.api.service import Figures, Histogram
+from scheduler_daemon.api.service import Check, Figures, Histogram
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -25,6 +25,7 @@ class Source(Protocol):
     """What has figures."""
 
     def figures(self) -> Figures: ...
+    def checks(self) -> Sequence[Check]: ...
 
 
 class Page:
@@ -50,6 +51,10 @@ class Page:
         """Every metric with its present value."""
         yield _info()
         yield from _of_schedules(self._source.figures())
+        checks = GaugeMetricFamily("scheduler_check", "Whether a check of /readyz holds.", labels=["name"])
+        for check in self._source.checks():
+            checks.add_metric([check.name], float(check.ok))
+        yield checks
         yield _gauge("scheduler_http_connections", "Open HTTP connections.", self.connections)
         yield _gauge("scheduler_http_calls", "JSON-RPC bodies being carried out now.", self.calls)
         responses = CounterMetricFamily(

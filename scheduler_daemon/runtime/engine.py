@@ -156,6 +156,8 @@ class Engine:
 
     async def _turn(self) -> None:
         now = self._clock.now()
+        # A full disk decides nothing, and that is a decision: the turn counts as a sign of life.
+        self.decided_mono = now.mono
         inputs = self._take(now)
         if self.state.globals.full and not await self._room(now):
             self._refuse_full(inputs)
@@ -169,7 +171,6 @@ class Engine:
                 self._take_back(batch)
                 return
         batch.draft.merge()
-        self.decided_mono = now.mono
         self._release(batch)
 
     def _take(self, now: Now) -> list[Input]:

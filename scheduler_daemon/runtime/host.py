@@ -75,6 +75,8 @@ class Host:
         opened = self.store.open(self._settings, now, accept_restore=self.options.accept_restore)
         self._state, self._damages, self._restored = opened.state, opened.damages, opened.restored
         await self._begin_epoch(opened.state, opened.epoch, now)
+        for torn in opened.torn:
+            log("torn_tail", "warning", file=torn.file, offset=torn.offset, size=torn.size, reason=torn.reason)
         log("recovered", epoch=opened.epoch, schedules=len(opened.state.schedules), replayed=opened.replayed)
 
     async def start(self, client: WorkflowClient) -> None:
@@ -189,6 +191,7 @@ class Host:
             if self.store.wants_checkpoint():
                 try:
                     await self.store.checkpoint(self.state)
+                    log("checkpoint")
                 except StorageFull:
                     log("checkpoint_failed", "warning")
 

@@ -43,7 +43,8 @@ def checks(state: State, store: Owned, now: Now, decided_mono: float) -> list[Ch
     owns = _owns(store)
     tick_s = now.mono - decided_mono
     overdue = state.agenda.overdue()
-    overdue_s = max(0.0, (now.at - overdue).total_seconds()) if overdue is not None else 0.0
+    waiting = overdue is not None and not (modes.full or modes.draining)
+    overdue_s = max(0.0, (now.at - overdue).total_seconds()) if overdue is not None and waiting else 0.0
     ahead_s = max(0.0, (modes.decided_until - now.at).total_seconds())
     return [
         Check("lock", owns, "held" if owns else "lost"),

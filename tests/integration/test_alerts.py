@@ -24,7 +24,7 @@ GOOD = {"scheduler_server_up": "1x400", "scheduler_storage_full": "0x400", 'up{j
 BAD: dict[str, tuple[dict[str, str], str, str | None]] = {
     "SchedulerDown": ({'up{job="scheduler-daemon"}': "0x60"}, "3m", "1m"),
     "SchedulerRestarting": ({"scheduler_commit_seconds_count": "5 9 1 7 2 8 1 6 2"}, "8m", "4m"),
-    "SchedulerNotReady": ({"scheduler_tick_age_seconds": "60x60"}, "6m", "4m"),
+    "SchedulerNotReady": ({'scheduler_check{name="tick"}': "0x60"}, "6m", "4m"),
     "SchedulerInstantsOverdue": ({"scheduler_overdue_seconds": "30x60"}, "2m", "0m"),
     "SchedulerStorageFull": ({"scheduler_storage_full": "1x60"}, "2m", "0m"),
     "WorkflowServerDown": ({"scheduler_server_up": "0x60"}, "4m", "2m"),

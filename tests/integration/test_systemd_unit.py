@@ -230,7 +230,6 @@ async def test_started_as_the_unit_starts_it_the_daemon_finds_its_store_its_toke
 @pytest.mark.skipif(
     shutil.which("systemd-socket-activate") is None, reason="SKIP: systemd-socket-activate is missing (Debian: systemd)"
 )
-@pytest.mark.xfail(strict=True, reason="the face does not take over sockets that a manager opened")
 async def test_the_daemon_serves_on_the_socket_that_the_manager_opened(tmp_path):
     daemon = Daemon(tmp_path, deployments=HELLO)
     daemon.prefix = ("systemd-socket-activate", "-l", f"127.0.0.1:{daemon.port}")

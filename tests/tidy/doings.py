@@ -46,6 +46,8 @@ TASK_BOUNDARIES = frozenset(
         "scheduler_daemon/jsonrpc.py::_refusal",
         # One call to the server ends here: whatever broke, the request may have left, so the run is ambiguous.
         "scheduler_daemon/runtime/dispatcher.py::Dispatcher._carry",
+        # The process ends here, with a code of its own and the trace in the log.
+        "scheduler_daemon/wiring.py::serve",
         # One input ends here: it is answered or its schedule is blocked, and the batch is planned again without it.
         "scheduler_daemon/runtime/engine.py::Engine._plan",
     }

@@ -47,6 +47,9 @@ PLAIN_ENDS = {("completed", ""), ("failed", ""), ("exhausted", "")}
 class _Nothing:
     """A source of figures of a daemon that has done nothing."""
 
+    def checks(self):
+        return []
+
     def figures(self) -> Figures:
         counters = Counters()
         return Figures(
