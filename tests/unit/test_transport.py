@@ -16,7 +16,7 @@ from rpc_client.errors import TOO_LARGE, Ambiguous, Answered, NotSent, Refused
 from rpc_client.transport import CallProbe, Limits, Transport
 from tests.fakes.raw import answers, http_answer, listening, raw_server, read_request
 
-SHORT = Limits(connect_s=1.0, read_s=5.0)
+SHORT = Limits(connect_s=10.0, read_s=10.0)
 
 
 async def call(url, *, blocking=True, method="workflow.runs.start", params=None, limits=SHORT, **how):
