@@ -13,7 +13,7 @@ import json
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TypeAlias
+from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
 import msgspec
@@ -129,6 +129,11 @@ class FaultProxy:
         self._by_method.clear()
         await self.set(Pass())
 
+    def mode_of(self, method: str, params: Any) -> Mode:
+        """What this request meets, asked once for each; for a proxy that tells requests apart by more than their method."""
+        del params
+        return self._by_method.get(method, self._mode)
+
     async def until_seen(self, count: int, *, timeout_s: float = 5.0) -> Seen:
         """Wait until that many requests have arrived, and answer the last of those."""
         async with asyncio.timeout(timeout_s), self._changed:
@@ -185,7 +190,7 @@ class FaultProxy:
         asked = json.loads(body) if body else {}
         method = asked.get("method", "") if isinstance(asked, dict) else "(batch)"
         key = _KEY.search(head)
-        mode = self._by_method.get(method, self._mode)
+        mode = self.mode_of(method, asked.get("params") if isinstance(asked, dict) else None)
         async with self._changed:
             self.seen.append(Seen(method, key[1].decode() if key else None, mode))
             self._changed.notify_all()
