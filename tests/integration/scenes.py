@@ -60,12 +60,14 @@ class FakeScene(Scene):
             features=features,
         )
         self.face = HttpFace(self.fake)
+        self.environment: dict[str, str] = {}
         self._folder, self._stack = folder, stack
 
     async def start(self, options: tuple[str, ...]) -> "FakeScene":
         await self.face.start()
         self._stack.push_async_callback(self.face.stop)
         self.daemon = Daemon(self._folder, server=self.face.url, options=options)
+        self.daemon.environment = self.environment
         await self._stack.enter_async_context(self.daemon)
         return self
 
