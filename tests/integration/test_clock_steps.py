@@ -1,16 +1,16 @@
 """The wall clock of the real process is set back an hour, then ahead a day: libfaketime moves it, the monotonic one goes on."""
 
-import glob
 import time
 from collections import Counter
 from contextlib import AsyncExitStack
+from pathlib import Path
 
 import pytest
 
 from tests.integration.process import rows_of, until
 from tests.integration.scenes import HELLO, FakeScene, records
 
-LIBRARY = next(iter(glob.glob("/usr/lib/*/faketime/libfaketime.so.1")), None)
+LIBRARY = next((str(path) for path in Path("/usr/lib").glob("*/faketime/libfaketime.so.1")), None)
 EVERY_MINUTE = {"kind": "cron", "expression": "* * * * *", "timezone": "UTC"}
 HOUR_S, DAY_S = 3600, 86_400
 
@@ -99,4 +99,3 @@ async def test_a_clock_that_is_set_starts_nothing_twice_and_is_recorded(tmp_path
         keys = Counter(one.key for one in scene.fake.execution_log)
         assert set(keys.values()) == {1}
         assert len(records(daemon, "ClockStepped")) >= 2
-
