@@ -244,11 +244,7 @@ class Bench:
         )
 
     async def figures(self) -> dict[str, float]:
-        """`GET /metrics` as name, labels included, to value."""
-        async with aiohttp.ClientSession() as session, session.get(self.daemon.url.replace("/rpc", "/metrics")) as page:
-            lines = (await page.text()).splitlines()
-        pairs = (line.rsplit(" ", 1) for line in lines if line and not line.startswith("#"))
-        return {name: float(value) for name, value in pairs}
+        return await figures_of(self.daemon)
 
     def executions(self, schedule_id: str) -> Counter[str]:
         """How often the server began to execute starts and resumes of this schedule's runs."""
@@ -290,3 +286,11 @@ class Bench:
             *lines, _ = path.read_bytes().split(b"\n")
             found += [json.loads(line)["r"] for line in lines]
         return found
+
+
+async def figures_of(daemon: Daemon) -> dict[str, float]:
+    """`GET /metrics` as name, labels included, to value."""
+    async with aiohttp.ClientSession() as session, session.get(daemon.url.replace("/rpc", "/metrics")) as page:
+        lines = (await page.text()).splitlines()
+    pairs = (line.rsplit(" ", 1) for line in lines if line and not line.startswith("#"))
+    return {name: float(value) for name, value in pairs}
