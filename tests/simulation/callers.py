@@ -69,7 +69,7 @@ class Callers:
             task = asyncio.ensure_future(action())
             task.add_done_callback(self._ended)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _ended(self, task: asyncio.Task[Any]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
             self.world.violated(error)
 
@@ -80,7 +80,7 @@ class Callers:
         if len(waiting) >= self.world.plan.schedules_max:
             return
         self._numbers += 1
-        answer = await self.world.ask("create", self._definition(f"s{self._numbers}"))
+        answer = await self.world.ask("create", self._definition(f"s{self._numbers}"), leave_s=self._patience_s())
         self._acknowledged(answer)
 
     def _definition(self, schedule_id: str) -> Definition:
@@ -108,6 +108,10 @@ class Callers:
             )
         return Cron(self.chance.choice(EXPRESSIONS), self.chance.choice(("UTC", "Asia/Kathmandu")))
 
+    def _patience_s(self) -> float | None:
+        """Few callers go away before they are answered."""
+        return self.chance.expovariate(20.0) if self.chance.random() < 0.05 else None
+
     def _any(self) -> str:
         known = list(self.world.ledger.schedules)
         return self.chance.choice(known) if known and self.chance.random() < 0.97 else "nobody"
@@ -131,13 +135,13 @@ class Callers:
                 {"misfire": None},
             )
         )
-        answer = await self.world.ask("update", schedule_id, expected, changes)
+        answer = await self.world.ask("update", schedule_id, expected, changes, leave_s=self._patience_s())
         if stale and answer.how == "ok":
             raise Violation(f"{schedule_id}: updated at a revision that it is not at")
         self._acknowledged(answer)
 
     async def _pause(self) -> None:
-        answer = await self.world.ask("pause", self._any(), None)
+        answer = await self.world.ask("pause", self._any(), None, leave_s=self._patience_s())
         self._acknowledged(answer)
 
     async def _resume(self) -> None:
@@ -186,6 +190,10 @@ class Callers:
         if wait and self.chance.random() < 0.4:
             leave_s = self.chance.expovariate(1 / 2.0)
             self.world.truth.deserted.add(f"{run.key}:{run.attempts + 1}")
+        if self.chance.random() < 0.15:  # somebody else has the same idea
+            asyncio.ensure_future(
+                self.world.ask("resume_run", run.run_id, {"ok": False}, "submitted", wait=True)
+            ).add_done_callback(self._ended)
         run_id = run.server_run_id if run.server_run_id is not None and self.chance.random() < 0.2 else run.run_id
         attempts, before = run.attempts, run.phase
         answer = await self.world.ask("resume_run", run_id, {"ok": True}, "submitted", wait=wait, leave_s=leave_s)

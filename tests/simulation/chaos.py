@@ -114,8 +114,7 @@ class Chaos:
         """Somebody removed the lock file; whoever starts next gets the store."""
         store = self.world.daemon.store
         if self.world.disk.owner is store:
-            store.lost = True
-            store.close()
+            store.give_up()
 
     # --- the server ---
 

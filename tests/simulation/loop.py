@@ -58,6 +58,7 @@ class SimLoop(asyncio.BaseEventLoop):
         super().__init__()
         self.now_s = 1000.0
         self.iterations = 0
+        self.thread_s: Callable[[], float] = lambda: 0.0
         self._selector = _Timers(self)
         self.set_task_factory(_task_of_process)
 
@@ -84,6 +85,22 @@ class SimLoop(asyncio.BaseEventLoop):
         if process is not None and not process.alive:
             timer.cancel()
         return timer
+
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
+        """What would run in a thread runs here, a moment later; a process that is killed before never does it."""
+        future = self.create_future()
+        self.call_later(self.thread_s(), self._in_thread, future, func, args)
+        return future
+
+    def _in_thread(self, future: asyncio.Future[Any], func: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        try:
+            result = func(*args)
+        except Exception as error:
+            if not future.done():
+                future.set_exception(error)
+        else:
+            if not future.done():
+                future.set_result(result)
 
     def drop(self, process: "Process") -> None:
         """Nothing that was waiting to run in this process ever runs."""

@@ -64,6 +64,7 @@ class Plan:
     down_s: float
     net: NetFaults
     disk: DiskFaults
+    real_store: bool
     deployments: dict[str, Deployment] = field(default_factory=dict)
 
 
@@ -88,7 +89,7 @@ def draw(seed: int) -> Plan:
         schedules_max=chance.choice((2, 4, 6, 9)),
         act_s=chance.choice((3.0, 8.0, 20.0)),
         pace_s=chance.choice((15.0, 30.0, 60.0)),
-        poll_interval_s=chance.choice((1.0, 2.0, 5.0)),
+        poll_interval_s=chance.choice((1.0, 5.0, 20.0)),
         drain_grace_s=chance.choice((0.0, 2.0, 20.0)),
         features=tuple(name for name, has in ((KEYED, keyed), (STEPS, steps)) if has),
         announces_instance=keyed or chance.random() < 0.5,
@@ -97,6 +98,7 @@ def draw(seed: int) -> Plan:
         down_s=chance.choice((1.0, 5.0, 40.0)),
         net=_net(chance),
         disk=_disk(chance),
+        real_store=chance.random() < 0.25,
         deployments=_deployments(chance),
     )
 

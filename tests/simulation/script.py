@@ -25,6 +25,7 @@ KEEPALIVE_S = 32.0
 SETTLE_S = 240.0
 """Longer than every grace, every backoff towards the server and every timeout of the wire."""
 
+ON_TIME_S = 0.1
 WATCHED_S = 130.0
 ROUNDS_MAX = 12
 END_S = 240.0
@@ -122,6 +123,7 @@ async def _watch(world: World) -> None:
     """For a while each schedule has what it should have, on time."""
     now_at, ledger = world.clock.now().at, world.ledger
     begun = {key: max(now_at, one.watermark(ledger.decided_at)) for key, one in ledger.schedules.items() if one.admits}
+    roomy = ledger.slots + len(begun) <= world.plan.settings.max_concurrent_runs
     rowed = {key: set(ledger.schedules[key].rowed) for key in begun}  # from when the clock was wrong
     await asyncio.sleep(WATCHED_S)
     ended_at = world.clock.now().at - timedelta(seconds=world.plan.settings.lateness_s + 5.0)
@@ -131,6 +133,16 @@ async def _watch(world: World) -> None:
             one for one in instants(account.definition.trigger, begun_at, ended_at) if one not in rowed[schedule_id]
         ]
         _went_on(world, account, begun_at, wanted)
+        if roomy and account.definition.misfire == "skip":
+            _on_time(account, set(wanted))
+
+
+def _on_time(account: ScheduleAccount, wanted: set[datetime]) -> None:
+    """With a slot for everybody, what starts does so at its instant and not at the next look around."""
+    for run in account.runs.values():
+        late_s = (run.admitted_at - run.instant).total_seconds()
+        if run.instant in wanted and late_s > ON_TIME_S:
+            raise Violation(f"{run.run_id}: admitted {late_s:.3f} s late with nothing in its way")
 
 
 def _went_on(world: World, account: ScheduleAccount, begun_at: datetime, wanted: list[datetime]) -> None:

@@ -29,7 +29,7 @@ from scheduler_daemon.store.errors import Holder, LockHeld, OwnershipLost, Stora
 from tests.simulation.loop import Process
 from tests.simulation.model import LONG_AGO, Violation
 
-_encode = msgspec.json.Encoder().encode
+encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Event).decode
 
 STORE_ID = "0f5e"
@@ -178,7 +178,7 @@ class SimStore:
             raise Violation("a write after a failed fsync")
         self.check_ownership()
         faults, chance = self.disk.faults, self.disk.random
-        data = [_encode(event) for event in events]
+        data = [encode(event) for event in events]
         if [_decode(one) for one in data] != list(events):
             raise Violation("an event does not survive its encoding")
         if faults.full:
@@ -222,8 +222,11 @@ class SimStore:
         rows = self.disk.rows.get(schedule_id, ())
         return tuple(sorted({row.instant for row in rows if row.instant is not None and row.instant > at}))
 
+    def finish_restore(self) -> None:
+        raise Violation("no restore was accepted here")
+
     def wants_checkpoint(self) -> bool:
-        return self.disk.random.random() < 0.1
+        return self.disk.random.random() < 0.5
 
     async def checkpoint(self, state: State) -> None:
         """Nothing to write here; what the real one writes is compared instead."""
@@ -235,6 +238,11 @@ class SimStore:
             self.disk.owner = None
 
     # --- the outside ---
+
+    def give_up(self) -> None:
+        """The lock is taken away; whoever starts next gets the store."""
+        self.lost = True
+        self.close()
 
     def compare(self) -> None:
         """Replaying the records gives the live state exactly."""

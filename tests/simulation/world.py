@@ -16,11 +16,12 @@ import structlog
 
 from tests.simulation.daemon import Answer, Daemon
 from tests.simulation.ledger import Ledger
-from tests.simulation.loop import SimLoop, VirtualClock
+from tests.simulation.loop import Process, SimLoop, VirtualClock
 from tests.simulation.model import Violation
 from tests.simulation.plan import Plan, draw
+from tests.simulation.power import PowerDisk, PowerStore
 from tests.simulation.server import ServerProcess, ServerStore, ServerWorld
-from tests.simulation.store import STORE_ID, Disk
+from tests.simulation.store import STORE_ID, Disk, SimStore
 from tests.simulation.story import line
 from tests.simulation.truth import Truth
 from tests.simulation.wire import Network
@@ -55,7 +56,9 @@ class World:
         self.truth = Truth()
         self.ledger = Ledger(plan.settings, STORE_ID, self.truth)
         self.truth.runs = self.ledger.by_key
-        self.disk = Disk(plan.settings, self.stream("disk"), self._written)
+        disk = PowerDisk if plan.real_store else Disk
+        self.disk = disk(plan.settings, self.stream("disk"), self._written)
+        self.loop.thread_s = self._thread_s
         self.server = ServerWorld(self.loop, self.clock, self.stream("server"), self._seen(self.truth.executing))
         self.server.deployments = plan.deployments
         self.network = Network(self.server, self.stream("network"), self._seen(self.truth.sending), self.loop)
@@ -114,7 +117,15 @@ class World:
         if action in ("bug", "schedule_fault"):
             self.violated(Violation(f"the daemon found a bug in itself: {fields}"))
 
+    def _thread_s(self) -> float:
+        """How long something takes that the daemon does in a thread."""
+        faults, chance = self.disk.faults, self.disk.random
+        return chance.uniform(0.0, faults.slow_s_max) if chance.random() < faults.slow else 0.0
+
     # --- the daemon ---
+
+    def new_store(self, process: Process) -> SimStore:
+        return PowerStore(self.disk, process) if isinstance(self.disk, PowerDisk) else SimStore(self.disk, process)
 
     @property
     def daemon(self) -> Daemon:
