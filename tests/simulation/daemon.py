@@ -14,6 +14,7 @@ from scheduler_daemon.core import decide as deciding
 from scheduler_daemon.core.agenda import Agenda, LazyHeap
 from scheduler_daemon.core.commands import AskPreflight, Rejected
 from scheduler_daemon.core.model import Now
+from scheduler_daemon.core.state import Globals
 from scheduler_daemon.errors import ServerRefused
 from scheduler_daemon.runtime import host as host_module
 from scheduler_daemon.runtime.host import Host, Options
@@ -117,6 +118,11 @@ class Daemon:
             if not answer.done():
                 answer.set_result(Answer("died"))
         self.ended.set()
+
+    @property
+    def modes(self) -> Globals | None:
+        """What is committed of its modes; None before it has a state."""
+        return self.host._state.globals if self.host._state is not None else None
 
     # --- callers ---
 

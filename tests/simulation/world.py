@@ -8,12 +8,13 @@ import asyncio
 import random as randomness
 import traceback
 from collections import Counter, deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
 
+from scheduler_daemon.core.events import AttemptMarked, CandidateHeld, DispatchMarked, Event, RunAdmitted
 from tests.simulation.daemon import Answer, Daemon
 from tests.simulation.ledger import Ledger
 from tests.simulation.loop import Process, SimLoop, VirtualClock
@@ -27,6 +28,7 @@ from tests.simulation.truth import Truth
 from tests.simulation.wire import Network
 
 TRACE_MAX = 20_000
+BEGINNINGS = (AttemptMarked, CandidateHeld, DispatchMarked, RunAdmitted)
 
 
 @dataclass
@@ -87,15 +89,25 @@ class World:
         self._done = True
         self.loop.stop()
 
-    def _written(self, events: Any) -> None:
+    def _written(self, events: Sequence[Event]) -> None:
         if self.traced:
             for event in events:
                 self.note("durable", event)
         try:
+            self._may_be_written(events)
             self.ledger.batch(events)
         except Violation as violation:
             self.violated(violation)
             raise
+
+    def _may_be_written(self, events: Sequence[Event]) -> None:
+        """While the daemon drains or has no room, nothing new begins, and no instant is consumed."""
+        modes = next((one.modes for one in self.daemons if one.store is self.disk.owner), None)
+        if modes is None or not (modes.draining or modes.full):
+            return
+        begins = [event for event in events if isinstance(event, BEGINNINGS)]
+        if begins:
+            raise Violation(f"begun while draining={modes.draining}, full={modes.full}: {begins}")
 
     def _seen(self, look: Callable[[Any], None]) -> Callable[[Any], None]:
         def seen(subject: Any) -> None:
