@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from rpc_client.errors import Answered, Refused
+from rpc_client.errors import INTERNAL_ERROR, Ambiguous, Answered, NotSent, Refused
 from scheduler_daemon.core import commands as cmd
 from scheduler_daemon.core import handle as handling
 from scheduler_daemon.core import queries
@@ -214,8 +214,12 @@ class Service:
                 return ending.result
             case Refused():
                 raise ServerRefused(ending.code, ending.message, ending.data)
-            case _:
+            case NotSent():
                 raise _unavailable(ending.reason)
+            case Ambiguous():
+                # No method of the server's own is known to change nothing, so nobody may be told that nothing was done.
+                lost = f"the workflow server's answer was lost ({ending.reason}); the call may have had its effect"
+                raise ServerRefused(INTERNAL_ERROR, "Internal error", {"message": lost})
 
     # --- health ---
 
