@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any
+from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import Any, Final
 
 from rpc_client.errors import Ambiguous, Answered, Ending, NotSent, Refused
 from rpc_client.transport import CallProbe
@@ -23,9 +24,16 @@ from scheduler_daemon.runtime.questions import Questions
 from scheduler_daemon.runtime.results import result_of
 
 ASKS_MAX = 16
-"""How many questions may be open at the server at once; calls that execute are bounded by the slots."""
+"""How many questions of one sort may be open at the server at once; calls that execute are bounded by the slots.
+
+Runs and deployments are asked about apart: a deployment whose many interrupted runs nobody answers about would otherwise keep the
+answers away that every other deployment's next instant waits for.
+"""
 
 _Question = Callable[..., Coroutine[Any, Any, list[cmd.Observation]]]
+_Turn = AbstractAsyncContextManager[None]
+_AT_ONCE: Final = nullcontext()
+"""The one prober does not wait for a turn: there never is more than one of its questions."""
 
 
 class Dispatcher:
@@ -40,7 +48,8 @@ class Dispatcher:
         self._report = report
         self._calls: dict[int, asyncio.Task[None]] = {}
         self._asks: set[asyncio.Task[None]] = set()
-        self._asking = asyncio.Semaphore(ASKS_MAX)
+        self._about_runs = asyncio.Semaphore(ASKS_MAX)
+        self._about_deployments = asyncio.Semaphore(ASKS_MAX)
         self._causes: dict[int, str] = {}
 
     @property
@@ -58,13 +67,13 @@ class Dispatcher:
             case cmd.CancelCall():
                 self.cancel(effect.seq, effect.reason)
             case cmd.InspectRun():
-                self._ask(self._questions.inspect, effect)
+                self._ask(self._about_runs, self._questions.inspect, effect)
             case cmd.ListStopped():
-                self._ask(self._questions.list_stopped, effect)
+                self._ask(self._about_runs, self._questions.list_stopped, effect)
             case cmd.AskPreflight():
-                self._ask(self._questions.preflight, effect, self._clock.now().at)
+                self._ask(self._about_deployments, self._questions.preflight, effect, self._clock.now().at)
             case cmd.Probe():
-                self._ask(self._questions.probe, effect, bounded=False)
+                self._ask(_AT_ONCE, self._questions.probe, effect)
 
     def cancel(self, seq: int, cause: str) -> None:
         """Stop waiting for an open call.  `cause` "caller-gone" is a resume whose caller closed its connection."""
@@ -140,17 +149,14 @@ class Dispatcher:
 
     # --- questions ---
 
-    def _ask(self, question: _Question, *about: Any, bounded: bool = True) -> None:
-        task = asyncio.create_task(self._put(question, about, bounded=bounded))
+    def _ask(self, turn: _Turn, question: _Question, *about: Any) -> None:
+        task = asyncio.create_task(self._put(turn, question, about))
         self._asks.add(task)
         task.add_done_callback(self._asks.discard)
 
-    async def _put(self, question: _Question, about: tuple[Any, ...], *, bounded: bool) -> None:
-        if not bounded:
+    async def _put(self, turn: _Turn, question: _Question, about: tuple[Any, ...]) -> None:
+        async with turn:
             observations = await question(*about)
-        else:
-            async with self._asking:
-                observations = await question(*about)
         for observation in observations:
             self._report(observation)
 

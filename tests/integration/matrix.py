@@ -74,8 +74,12 @@ class CellProxy(FaultProxy):
         """Accept no connection any more; `sever` also cuts those that rest."""
         await self.set(Refuse())
         if sever:
-            for writer in list(self._connections.values()):
-                writer.transport.abort()
+            await self.sever()
+
+    async def sever(self) -> None:
+        """Cut every connection, whatever it is busy with; new ones are as welcome as before."""
+        for writer in list(self._connections.values()):
+            writer.transport.abort()
 
     async def next_health(self) -> None:
         """Wait until the daemon asks for health the next time."""
