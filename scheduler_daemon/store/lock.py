@@ -184,9 +184,18 @@ class StoreLock:
             self._write(self._seen)
             if durably:
                 os.fsync(self._fd)
+                self._sync_name()
         except OSError as error:
             if durably or error.errno == errno.EIO:
                 raise StorageFailed(f"writing {LOCK_NAME}: {error}") from error
+
+    def _sync_name(self) -> None:
+        """What the file remembers is worth something only if a power cut cannot take the file."""
+        fd = os.open(os.path.dirname(self._path), os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
 
     def _write(self, seen: Seen) -> None:
         content = msgspec.structs.replace(self._content, epoch=seen.epoch, seq=seen.seq)

@@ -73,7 +73,6 @@ class Replay:
         self.lost: list[Lost] = []
         self.events: list[Event] = []
         self.judged: dict[Key, DamageLine] = {key_of(line.damage): line for line in judged}
-        self.placeholders: set[str] = set()
         self.epoch = state.globals.epoch
         self._draft = _ReplayDraft(state, now)
         self._base_seq = base_seq
@@ -251,7 +250,6 @@ class Replay:
                 note=_LOST_DEFINITION,
             )
         )
-        self.placeholders.add(schedule_id)
 
     # --- what earlier recoveries concluded ---
 
@@ -268,8 +266,10 @@ class Replay:
             self._draft.set_globals(run_number=judged.run_number)
 
     def _pending(self, damage: Damage) -> DamageLine:
+        """The damage, and who has to be blocked for it: nobody who is deleted, since that admits nothing as it is."""
         if damage.schedule_id is not None:
-            return DamageLine(damage, (damage.schedule_id,))
+            schedule = self._draft.schedules.get(damage.schedule_id)
+            return DamageLine(damage, (damage.schedule_id,) if schedule is None or not schedule.deleted else ())
         everyone = tuple(schedule.schedule_id for schedule in self._draft.schedules.values() if not schedule.deleted)
         return DamageLine(damage, everyone)
 
