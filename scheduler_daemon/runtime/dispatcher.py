@@ -47,7 +47,7 @@ class Dispatcher:
         self._clock = clock
         self._report = report
         self._calls: dict[int, asyncio.Task[None]] = {}
-        self._asks: set[asyncio.Task[None]] = set()
+        self._asks: set[asyncio.Task[Any]] = set()
         self._about_runs = asyncio.Semaphore(ASKS_MAX)
         self._about_deployments = asyncio.Semaphore(ASKS_MAX)
         self._causes: dict[int, str] = {}
@@ -146,6 +146,19 @@ class Dispatcher:
             timeout_s=effect.timeout_s,
             probe=probe,
         )
+
+    # --- calls of somebody else ---
+
+    async def forward(self, method: str, params: dict[str, Any]) -> Ending:
+        """Pass one call on, for a gateway.  The fence cuts it off like every other: it is not for a stop to wait for."""
+        task = asyncio.create_task(self._client.forward(method, params))
+        self._asks.add(task)
+        task.add_done_callback(self._asks.discard)
+        try:
+            await asyncio.wait({task})
+        finally:
+            task.cancel()
+        return Ambiguous("the daemon stopped") if task.cancelled() else task.result()
 
     # --- questions ---
 

@@ -147,6 +147,7 @@ class Host:
             if not self._tasks[0].done():
                 await self._drain(self._engine)
             await self.dispatcher.fence()
+            self.waiters.fence()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

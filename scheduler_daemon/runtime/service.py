@@ -208,7 +208,7 @@ class Service:
         """Pass another `workflow.*` method on to the server unchanged, errors included."""
         if not self._host.options.gateway:
             raise ServerRefused(-32601, "Method not found")
-        ending = await self._host.client.forward(method, params)
+        ending = await self._host.dispatcher.forward(method, params)
         match ending:
             case Answered():
                 return ending.result

@@ -11,12 +11,20 @@ from collections.abc import Sequence
 
 import msgspec
 
+from rpc_client.errors import INTERNAL_ERROR
 from scheduler_daemon.core.commands import CallNotSent, CallRefused, Observation
 from scheduler_daemon.core.lifecycle import HOLDS_SLOT
 from scheduler_daemon.core.state import State
+from scheduler_daemon.errors import ServerRefused
 
 Refusal = CallRefused | CallNotSent | None
 """What ended an attempt without effect; None when the run came to rest by itself."""
+
+
+def stopped_meanwhile() -> ServerRefused:
+    """The one answer that promises nothing: what the caller waits for may have happened, and goes on without this process."""
+    message = "the daemon stopped while this was open at the workflow server; it may have its effect all the same"
+    return ServerRefused(INTERNAL_ERROR, "Internal error", {"message": message})
 
 
 class _Waiter(msgspec.Struct):
@@ -41,6 +49,12 @@ class Waiters:
             return await waiter.rest
         finally:
             self._waiting.remove(waiter)
+
+    def fence(self) -> None:
+        """The daemon stops: whoever still waits is told that nobody knows, so that no caller holds up the exit."""
+        for waiter in self._waiting:
+            if not waiter.rest.done():
+                waiter.rest.set_exception(stopped_meanwhile())
 
     def note(self, observations: Sequence[Observation]) -> None:
         """Take in one durable batch: whoever waited for a run that rests now is told."""

@@ -10,17 +10,21 @@ import socket
 import sys
 import time
 from contextlib import AsyncExitStack
+from typing import Self
 
 import pytest
 
+from rpc_client.errors import INTERNAL_ERROR, AmbiguousOutcome, Refused
+from rpc_client.transport import Transport
+from rpc_client.workflow import WorkflowClient
 from tests.fakes.http import HttpFace
-from tests.fakes.scripts import Complete, Deployment
+from tests.fakes.scripts import Complete, Deployment, Interrupt
 from tests.fakes.server import FakeWorkflowServer
 from tests.integration.matrix import KEYED, START, LogTail
 from tests.integration.process import Daemon, rows_of, until
 from tests.integration.scenes import due_soon, last_row, records
 
-MINUTE, HELLO = "minute.default", "hello.default"
+MINUTE, HELLO, ASK = "minute.default", "hello.default", "ask.default"
 EXIT_HELD = 75
 
 
@@ -33,17 +37,18 @@ class Stage:
             [
                 Deployment(deployment_id=MINUTE, script=Complete(gate=self.gate)),
                 Deployment(deployment_id=HELLO, script=Complete()),
+                Deployment(deployment_id=ASK, script=Interrupt(then=Complete(gate=self.gate, steps=3))),
             ],
             features=features,
         )
         self.face = HttpFace(self.fake)
         self._folder, self._stack = folder, stack
 
-    async def start(self, drain_grace_s: float) -> "Stage":
+    async def start(self, drain_grace_s: float, options: tuple[str, ...] = ()) -> Self:
         await self.face.start()
         self._stack.push_async_callback(self.face.stop)
         self._stack.callback(self.fake.kill)
-        options = ("--max-concurrent-runs", "1", "--drain-grace-s", f"{drain_grace_s}")
+        options = ("--max-concurrent-runs", "1", "--drain-grace-s", f"{drain_grace_s}", *options)
         self.daemon = Daemon(self._folder, server=self.face.url, options=options)
         self.daemon.environment = {"SCHEDULER_RECONCILE_GRACE_S": "1"}
         await self._stack.enter_async_context(self.daemon)
@@ -136,6 +141,37 @@ async def test_a_second_sigterm_cuts_the_drain_short_as_safely(stage):
     assert (code, took_s < 3) == (0, True)
     assert stage.marks_and_ends() == (1, 0)
     await _judged_once(stage)
+
+
+async def test_a_resume_that_is_waited_for_does_not_hold_up_the_exit_and_its_caller_learns_that_it_is_open(stage):
+    await stage.start(drain_grace_s=2)
+    async with stage.daemon.app() as app:
+        await due_soon(app, "long", ASK)
+        run_id = (await last_row(app, "long", "interrupted"))["run_id"]
+        resuming = asyncio.create_task(app.resume_run(run_id))
+        await stage.fake.until_executions(2, timeout_s=30)
+        stage.daemon.process.send_signal(signal.SIGTERM)
+        code, took_s = await stage.exits()
+        assert code == 0
+        assert 1.9 < took_s < 5
+        with pytest.raises(AmbiguousOutcome) as told:
+            await resuming
+        assert "the daemon stopped" in told.value.data["message"]
+    assert (len(records(stage.daemon, "AttemptMarked")), len(records(stage.daemon, "RunSettled"))) == (1, 0)
+
+
+async def test_a_call_of_somebody_else_does_not_hold_up_the_exit_of_a_gateway(plain):
+    await plain.start(drain_grace_s=0.5, options=("--gateway",))
+    async with Transport(plain.daemon.url) as transport:
+        client = WorkflowClient(transport)
+        starting = asyncio.create_task(client.runs_start(MINUTE, {}, idempotency_key="man:1"))
+        await plain.fake.until_executions(1, timeout_s=30)
+        plain.daemon.process.send_signal(signal.SIGTERM)
+        code, took_s = await plain.exits()
+        assert (code, took_s < 3) == (0, True)
+        ending = await starting
+        assert isinstance(ending, Refused)
+        assert (ending.code, "may have had its effect" in ending.data["message"]) == (INTERNAL_ERROR, True)
 
 
 async def test_a_run_that_ends_within_the_grace_is_settled_and_the_daemon_waits_no_longer(plain):
