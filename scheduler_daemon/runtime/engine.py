@@ -103,6 +103,7 @@ class Engine:
         self._withheld: deque[Observation] = deque()
         self._rung = asyncio.Event()
         self._stopping = False
+        self._ended = False
         self._fenced = False
         self._steps = StepWatch(clock.now())
 
@@ -111,8 +112,11 @@ class Engine:
     def submit(self, command: cmd.Command) -> asyncio.Future[Any]:
         """Put a command in; the future ends after its plan is durable, with the reply or with `Rejected`."""
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._inbox.append(Ask(command, answer))
-        self._rung.set()
+        if self._ended:
+            _answer(answer, _stopping())
+        else:
+            self._inbox.append(Ask(command, answer))
+            self._rung.set()
         return answer
 
     def observe(self, observation: Observation) -> None:
@@ -134,13 +138,24 @@ class Engine:
 
     async def run(self) -> None:
         """Decide, again and again.  Raises what makes the store untrustworthy: `StorageFailed`, `OwnershipLost`."""
-        while True:
-            await self._turn()
-            if self._stopping and not self._inbox:
-                return
-            self._rung.clear()
-            if not self._inbox:
-                await self._clock.wait(self._rung, self._wait_s(self._clock.now()))
+        try:
+            while True:
+                await self._turn()
+                if self._stopping and not self._inbox:
+                    return
+                self._rung.clear()
+                if not self._inbox:
+                    await self._clock.wait(self._rung, self._wait_s(self._clock.now()))
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        """Nobody decides any more: whoever comes now, or was not reached, must not wait for it."""
+        self._ended = True
+        for item in self._inbox:
+            if isinstance(item, Ask):
+                _answer(item.answer, _stopping())
+        self._inbox.clear()
 
     def _wait_s(self, now: Now) -> float:
         """Until the next instant or timer, and never longer than the poll interval."""
@@ -290,6 +305,10 @@ def _instead(item: Input, error: Exception, now: Now) -> list[Input]:
 
 def _storage_full() -> Rejected:
     return Rejected("StorageFull", "the disk is full; nothing was changed, try again when there is room")
+
+
+def _stopping() -> Rejected:
+    return Rejected("Draining", "the daemon is stopping; nothing was changed, call again when it has started")
 
 
 def _answer(answer: asyncio.Future[Any], value: Any) -> None:
