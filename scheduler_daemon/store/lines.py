@@ -16,6 +16,8 @@ from scheduler_daemon.store.framing import unframe
 from scheduler_daemon.store.fs import FileSystem, read_range
 
 _CHUNK: Final = 1 << 16
+_FIRST_CHUNK: Final = 1 << 13
+"""Whoever looks for a place reads a line here and there; whoever reads on wants larger pieces."""
 
 
 class Line(NamedTuple):
@@ -57,9 +59,10 @@ class LineReader:
         """Each line from the one that begins at `offset` on, up to those that begin before `until`."""
         end = self.size if until is None else until
         pending, at = b"", offset
-        place = offset
+        place, chunk = offset, _FIRST_CHUNK
         while at < end:
-            data = read_range(self._fs, self._fd, place, min(place + _CHUNK, self.size))
+            data = read_range(self._fs, self._fd, place, min(place + chunk, self.size))
+            chunk = _CHUNK
             if not data:
                 break
             place += len(data)
@@ -97,7 +100,7 @@ class LineReader:
         `number_of` gives a line's number, None when it has none; `low` is where numbered lines begin.
         """
         high = self.size
-        while high - low > _CHUNK:
+        while high - low > _FIRST_CHUNK:
             middle = (low + high) // 2
             found = self._numbered(middle, high, number_of)
             if found is None or found[1] > number:

@@ -90,7 +90,7 @@ def _replay(files: _Files, base: Loaded | None, damages: list[Damage], harmless:
     replay = _start(files, base)
     for damage in damages:
         replay.damaged(damage)
-    scan = Scan(segments, lambda path: read_file(files.fs, path))
+    scan = Scan(segments, lambda path: read_file(files.fs, path), base_seq)
     for batch in scan.batches():
         replay.apply(batch)
     if scan.last_seq < base_seq:
@@ -171,8 +171,9 @@ def _as_of(files: _Files, base: Loaded | None, seq: int) -> Replay | None:
         return None
     replay = _start(files, base)
     try:
-        segments = _segments_from(files, base.head.seq if base is not None else 0)
-        for batch in Scan(segments, lambda path: read_file(files.fs, path)).batches():
+        base_seq = base.head.seq if base is not None else 0
+        segments = _segments_from(files, base_seq)
+        for batch in Scan(segments, lambda path: read_file(files.fs, path), base_seq).batches():
             if batch.first > seq:
                 break
             replay.apply(batch)

@@ -41,7 +41,7 @@ from scheduler_daemon.core.model import Definition, Now, OneShot, Schedule
 from scheduler_daemon.core.state import Draft, State
 from scheduler_daemon.store.errors import StoreUnusable
 from scheduler_daemon.store.scan import Batch, Entry, Found, Lost
-from scheduler_daemon.store.schema import Accepted, Commit, Damage, DamageLine, Judged, Unreadable
+from scheduler_daemon.store.schema import Accepted, Commit, Damage, DamageLine, Judged, Skipped, Unreadable
 
 _RECORD_BYTES_MIN: Final = 64
 """No record is shorter; how many may have been in an unreadable stretch follows from its length."""
@@ -162,6 +162,8 @@ class Replay:
                 self._accept()
             case Unreadable(reason=reason):
                 self._unreadable(entry, reason)
+            case Skipped():
+                raise AssertionError("a record after the snapshot was skipped")
             case event:
                 self._fold(entry, event, explained)
 

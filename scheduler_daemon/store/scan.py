@@ -97,9 +97,10 @@ class Tail(msgspec.Struct, frozen=True):
 class Scan:
     """One pass over segments in order.  `batches` must be read to its end before `tail` means anything."""
 
-    def __init__(self, segments: Sequence[Segment], read: Callable[[str], bytes]) -> None:
+    def __init__(self, segments: Sequence[Segment], read: Callable[[str], bytes], skip_until: int = 0) -> None:
         self._segments = segments
         self._read = read
+        self._skip_until = skip_until
         self._data = b""
         self._expected = segments[0].first if segments else 1
         self._seq = self._expected - 1
@@ -171,7 +172,7 @@ class Scan:
 
     def _decode(self, segment: Segment, offset: int, body: bytes) -> Record | Commit | None:
         try:
-            return decode_journal(body)
+            return decode_journal(body, self._skip_until)
         except NewerVersion as newer:
             raise StoreUnusable(str(newer), segment.name, offset) from newer
         except msgspec.MsgspecError as error:

@@ -87,7 +87,11 @@ class Commit(msgspec.Struct, frozen=True, tag="commit", tag_field="kind", omit_d
     run_number: int = 0
 
 
-Content = Event | Judged | Accepted | Unreadable
+class Skipped(msgspec.Struct, frozen=True):
+    """A record that was not decoded, because a snapshot holds what it did."""
+
+
+Content = Event | Judged | Accepted | Unreadable | Skipped
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -118,6 +122,7 @@ _commit = msgspec.json.Decoder(Commit)
 _any = msgspec.json.Decoder()
 _version = msgspec.json.Decoder(dict[str, Any])
 
+_SKIPPED: Final = Skipped()
 EVENT_KINDS: Final = frozenset(kind.__name__ for kind in Event.__args__)
 _OWN_KINDS: Final = frozenset({"judged", "accepted"})
 
@@ -151,12 +156,17 @@ def encode_batch(
     return b"".join(parts), commit
 
 
-def decode_journal(body: bytes) -> Record | Commit:
-    """What a body of the journal says.  Raises `NewerVersion`, and `msgspec.MsgspecError` for one that is no record at all."""
+def decode_journal(body: bytes, skip_until: int = 0) -> Record | Commit:
+    """What a body of the journal says; a record up to `skip_until` only that it is one.
+
+    Raises `NewerVersion`, and `msgspec.MsgspecError` for what is no record at all.
+    """
     body = up_to_date(body)
     header = _header.decode(body)
     if header.kind == "commit":
         return _commit.decode(body)
+    if header.seq <= skip_until:
+        return Record(header.seq, header.epoch, header.schedule_id, header.n, _SKIPPED)
     return Record(header.seq, header.epoch, header.schedule_id, header.n, _content(body, header.kind))
 
 

@@ -64,7 +64,7 @@ def test_after_any_crash_the_store_goes_on_and_keeps_both_what_was_and_what_come
 @pytest.mark.parametrize("script", scripts.ALL, ids=lambda script: script.__name__)
 def test_a_crash_while_recovering_from_a_crash_loses_nothing_either(script: Script):
     crashes, _ = crashes_of(script, SimFileSystem())
-    for crash in crashes[:: 1 if EVERYTHING else max(1, len(crashes) // 10)]:
+    for crash in crashes[:: 1 if EVERYTHING else max(1, len(crashes) // 6)]:
         for second, moments in _crashes_in_recovery(crash):
             check(second, moments)
 
@@ -79,7 +79,7 @@ def _crashes_in_recovery(crash: Crash) -> list[tuple[Crash, list[Moment]]]:
 
     def watch() -> None:
         found.extend(
-            Crash(image, fs.calls, acked, len(moments) - 1, lock.seen) for image in islice(fs.crash_images(), 12)
+            Crash(image, fs.calls, acked, len(moments) - 1, lock.seen) for image in islice(fs.crash_images(), 9)
         )
 
     async def go_on() -> None:
