@@ -39,7 +39,7 @@ ACTIONS = {
     "pause": 2,
     "resume": 3,
     "delete": 1,
-    "unblock": 1,
+    "unblock": 2,
     "resume_run": 8,
     "abandon_run": 1,
     "read": 3,
@@ -154,7 +154,9 @@ class Callers:
             self._acknowledged(await self.world.ask("delete", self._any(), "not needed"))
 
     async def _unblock(self) -> None:
-        blocked = [key for key, one in self.world.ledger.schedules.items() if one.blocked and not one.deleted]
+        ledger, behind_at = self.world.ledger, self.world.clock.now().at + timedelta(seconds=120.0)
+        alive = {key: one for key, one in ledger.schedules.items() if not one.deleted}
+        blocked = [key for key, one in alive.items() if one.blocked or one.watermark(ledger.decided_at) > behind_at]
         schedule_id = self.chance.choice(blocked) if blocked and self.chance.random() < 0.8 else self._any()
         self._acknowledged(await self.world.ask("unblock", schedule_id, "seen"))
 

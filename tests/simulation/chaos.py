@@ -83,7 +83,7 @@ class Chaos:
     # --- the machine ---
 
     async def _step_clock(self) -> None:
-        sizes = (1.5, 30.0, 90.0, 400.0, 4000.0, 100_000.0)
+        sizes = (1.5, 30.0, 90.0, 90.0, 250.0, 250.0, 400.0, 4000.0, 100_000.0)
         self.world.clock.step(self.chance.choice((-1, 1)) * self.chance.uniform(0.3, 1.0) * self.chance.choice(sizes))
 
     async def _suspend(self) -> None:
@@ -97,6 +97,10 @@ class Chaos:
 
     async def _stop(self) -> None:
         daemon: Daemon = self.world.daemon
+        for _ in range(20):
+            if daemon.ready and daemon.host.dispatcher.open_calls:
+                break  # a stop with nothing to wait for is soon told
+            await asyncio.sleep(1.0)
         daemon.stop()
         await asyncio.sleep(self.chance.expovariate(1 / 5.0))
         match self.chance.choice(("wait", "cut", "kill")):

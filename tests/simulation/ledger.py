@@ -37,6 +37,10 @@ class Ledger(ScheduleLedger):
             if isinstance(event, ev.ScheduleEvent):
                 self._count(event)
             getattr(self, f"on_{_words(type(event).__name__)}")(event)
+        for run in self._unsent:
+            passed_over = run.phase == "admitted" and self.schedules[run.schedule_id].closed_n > run.admitted_n
+            demand(not passed_over, f"{run.run_id}: unsent, passed over meanwhile, and not ended")
+        self._unsent.clear()
 
     def _count(self, event: Any) -> None:
         """`n` has no gaps, and `revision` grows by one with each change."""
@@ -77,7 +81,14 @@ class Ledger(ScheduleLedger):
             wanted = {name: event.input.get(name) if name == "before" else value for name, value in wanted.items()}
         demand(comparable(event.input) == comparable(wanted), f"{where}: pinned {event.input}, not {wanted}")
         run = RunAccount(
-            event.run_id, event.schedule_id, event.instant, event.key, event.deployment_id, event.at, event.input
+            event.run_id,
+            event.schedule_id,
+            event.instant,
+            event.key,
+            event.deployment_id,
+            event.at,
+            event.input,
+            event.n,
         )
         self.runs[event.run_id] = schedule.runs[event.run_id] = self.by_key[event.key] = run
         self._rowed(schedule, event.instant, "admitted")
@@ -119,6 +130,7 @@ class Ledger(ScheduleLedger):
         self._marked(run, event.mark)
 
     def _marked(self, run: RunAccount, mark: Mark) -> None:
+        run.lost_s = None
         run.phase, run.marked_by, run.marked_in, run.caller_gone = "running", mark.server, self._truth.daemon, False
 
     def on_dispatch_not_sent(self, event: ev.DispatchNotSent) -> None:
@@ -126,10 +138,11 @@ class Ledger(ScheduleLedger):
         demand(run.kind == "start", f"{run.run_id}: a resume cannot become unsent")
         self._truth.proven_unsent(run)
         run.phase = "admitted"
+        self._unsent.append(run)
 
     def on_call_lost(self, event: ev.CallLost) -> None:
         run = self._run(event, "running")
-        run.phase = "ambiguous"
+        run.phase, run.lost_s = "ambiguous", self._truth.now_s()
         if event.caller_gone:
             demand(run.sending_key in self._truth.deserted, f"{run.run_id}: its caller is said to be gone, and is not")
             run.caller_gone = True

@@ -29,6 +29,7 @@ class RunAccount:
     deployment_id: str
     admitted_at: datetime
     input: dict[str, Any]
+    admitted_n: int
     phase: str = "admitted"
     kind: str = "start"
     attempts: int = 0
@@ -37,6 +38,7 @@ class RunAccount:
     server_run_id: str | None = None
     marked_by: ServerFacts | None = None
     marked_in: Process | None = None
+    lost_s: float | None = None
     caller_gone: bool = False
 
     @property
@@ -64,6 +66,7 @@ class ScheduleAccount:
     exempt_until: datetime | None
     revision: int = 1
     n: int = 1
+    closed_n: int = 0
     paused: bool = False
     blocked: bool = False
     deleted: bool = False

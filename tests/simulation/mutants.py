@@ -26,13 +26,14 @@ SEED_S_MAX = 20
 
 @dataclass(frozen=True)
 class Mutant:
-    """`was` stands exactly once in `module`; `lie` says what becomes untrue."""
+    """`was` stands exactly once in `module`; `lie` says what becomes untrue.  A `rare` one takes many seeds to meet."""
 
     name: str
     lie: str
     module: str
     was: str
     becomes: str
+    rare: bool = False
 
 
 MUTANTS = (
@@ -121,6 +122,68 @@ MUTANTS = (
         "                self._withheld.append(item)\n",
         "                pass\n",
     ),
+    Mutant(
+        "any-server",
+        "another server is taken for the one that got the request",
+        "scheduler_daemon.core.model",
+        "return self.url == other.url and self.store_root == other.store_root",
+        "return True",
+    ),
+    Mutant(
+        "mark-ignored",
+        "what the server announces now is believed of when the request was sent",
+        "scheduler_daemon.core.reconcile",
+        "keyed_at_mark=mark is not None and mark.server.keyed",
+        "keyed_at_mark=True",
+        rare=True,
+    ),
+    Mutant(
+        "hold-forgotten",
+        "an unknown end does not hold overlap",
+        "scheduler_daemon.core.model",
+        "[hold.run_id for hold in self.holds if hold.until > at]",
+        "[]",
+        rare=True,
+    ),
+    Mutant(
+        "taken-forgotten",
+        "what has a row from when the clock was wrong comes again",
+        "scheduler_daemon.core.model",
+        "if instant not in self.taken]",
+        "if instant]",
+        rare=True,
+    ),
+    Mutant(
+        "drain-admits",
+        "a daemon that drains goes on admitting",
+        "scheduler_daemon.core.decide",
+        "if not (modes.draining or modes.full):",
+        "if not modes.full:",
+        rare=True,
+    ),
+    Mutant(
+        "internal-is-refusal",
+        "an internal error of the server counts as proof that nothing ran",
+        "scheduler_daemon.core.observe",
+        "NOT_RUN = frozenset({",
+        "NOT_RUN = frozenset({-32603, ",
+    ),
+    Mutant(
+        "before-its-instant",
+        "a candidate is admitted before its instant when the clock went back",
+        "scheduler_daemon.core.agenda",
+        "candidate.instant > at or ",
+        "",
+        rare=True,
+    ),
+    Mutant(
+        "unsent-outlives",
+        "an unsent run outlives the pause that passed over it",
+        "scheduler_daemon.core.observe",
+        "schedule.closing.n > run.admitted_n",
+        "schedule.closing.n > 10**9",
+        rare=True,
+    ),
 )
 
 
@@ -177,11 +240,16 @@ def hunt(mutant: Mutant, first: int, seeds: int) -> tuple[Mutant, int | None, st
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation.mutants")
     parser.add_argument("--only", help="this one mutant")
+    parser.add_argument("--rare", action="store_true", help="also those that take many seeds to meet")
     parser.add_argument("--from", dest="first", type=int, default=0)
     parser.add_argument("--seeds", type=int, default=200, help="how many seeds each may take")
     parser.add_argument("--jobs", type=int, default=2)
     asked = parser.parse_args()
-    chosen = [(one, asked.first, asked.seeds) for one in MUTANTS if asked.only in (None, one.name)]
+    chosen = [
+        (one, asked.first, asked.seeds)
+        for one in MUTANTS
+        if asked.only == one.name or (asked.only is None and asked.rare >= one.rare)
+    ]
     with get_context("fork").Pool(asked.jobs, maxtasksperchild=1) as pool:
         escaped = [_told(*found) for found in pool.imap(_hunt, chosen)]
     return any(escaped)

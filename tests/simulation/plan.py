@@ -74,6 +74,12 @@ def draw(seed: int) -> Plan:
     keyed = chance.random() < 0.5
     steps = chance.random() < 0.4
     events = tuple(name for name in EVENTS if chance.random() < 0.3)
+    pace_s = chance.choice((15.0, 30.0, 60.0))
+    if chance.random() < 0.3:  # little goes wrong, but again and again
+        events, pace_s = tuple(chance.sample(EVENTS, chance.randint(1, 2))), 8.0
+    focus, act_s, net = chance.choice(list(FOCUS)), chance.choice((3.0, 8.0, 20.0)), _net(chance)
+    if chance.random() < 0.08:  # much is kept from leaving while everything is being changed
+        focus, act_s, net = "edits", 1.0, NetFaults(status=0.3, shortage=0.3, slow_refusal=1.0)
     minute = chance.randrange(0, 60 * 24 * 365)
     return Plan(
         seed=seed,
@@ -87,16 +93,16 @@ def draw(seed: int) -> Plan:
         start_at=datetime(2030, 1, 1, tzinfo=UTC) + timedelta(minutes=minute, seconds=chance.uniform(0.0, 60.0)),
         fault_s=chance.choice((120.0, 240.0, 240.0, 480.0)),
         schedules_max=chance.choice((2, 4, 6, 9)),
-        act_s=chance.choice((3.0, 8.0, 20.0)),
-        pace_s=chance.choice((15.0, 30.0, 60.0)),
+        act_s=act_s,
+        pace_s=pace_s,
         poll_interval_s=chance.choice((1.0, 5.0, 20.0)),
         drain_grace_s=chance.choice((0.0, 2.0, 20.0)),
         features=tuple(name for name, has in ((KEYED, keyed), (STEPS, steps)) if has),
         announces_instance=keyed or chance.random() < 0.5,
         events=events,
-        focus=chance.choice(list(FOCUS)),
+        focus=focus,
         down_s=chance.choice((1.0, 5.0, 40.0)),
-        net=_net(chance),
+        net=net,
         disk=_disk(chance),
         real_store=chance.random() < 0.25,
         deployments=_deployments(chance),

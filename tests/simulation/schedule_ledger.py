@@ -33,6 +33,7 @@ class ScheduleLedger:
         self._store_id = store_id
         self._truth = truth
         self._number = 0
+        self._unsent: list[RunAccount] = []
         self._started: Counter[str] = Counter()
 
     # --- the daemon ---
@@ -99,6 +100,7 @@ class ScheduleLedger:
         unsent = [run.run_id for run in schedule.runs.values() if run.phase == "admitted"]
         demand(not unsent, f"{schedule_id}: {unsent} outlived what consumed it")
         self._covered(schedule, at)
+        schedule.closed_n = schedule.n
         schedule.own_at = max(schedule.watermark(self.decided_at), at)
         schedule.checked_at = max(schedule.checked_at, schedule.own_at)
 

@@ -32,7 +32,7 @@ def test_every_invariant_holds_while_everything_goes_wrong_and_all_is_well_after
 
 
 def test_the_same_seed_tells_the_same_story_whatever_the_order_of_hashes():
-    told = [_story(seed=19, hash_seed=hash_seed) for hash_seed in ("1", "2")]
+    told = [_story(seed=3, hash_seed=hash_seed) for hash_seed in ("1", "2")]
     assert told[0] == told[1]
     assert len(told[0].splitlines()) > 200
 

@@ -7,7 +7,7 @@ The daemon learns little and late; the truth is complete.  A status may be "unkn
 and anything else must be what the server's own store says.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from rpc_client.errors import APPLICATION_ERROR, NOT_RUN_CODES, Answered, Refused
@@ -34,6 +34,8 @@ class Truth:
         self.runs: Mapping[str, RunAccount] = {}
         self.stores: list[ServerStore] = []
         self.sends: dict[str, list[Call]] = {}
+        self.inspects: dict[str, Call] = {}
+        self.now_s: Callable[[], float] = lambda: 0.0
         self.stops_then: dict[str, int] = {}
         self.executions: dict[str, list[Execution]] = {}
         self.faithful = True
@@ -45,7 +47,10 @@ class Truth:
 
     def sending(self, call: Call) -> None:
         """A start or resume leaves: its intent is durable, and it is no repeat that could execute twice."""
-        key = call.key or ""
+        if call.key is None:
+            self.inspects[call.params["run_id"]] = call
+            return
+        key = call.key
         run = self._run_of(key)
         if call.daemon is not self.daemon:
             return  # it lost its lock between mark and request, and a successor may have judged the run already
@@ -121,7 +126,18 @@ class Truth:
         could_ask = self.faithful and run.marked_by is not None and run.marked_by.keyed and not run.caller_gone
         repeats = [one for one in calls if one is not calls[0] or one.daemon is not run.marked_in]
         refused = any(isinstance(one.ending, Refused) or _says_nothing(one) for one in repeats)
+        if run.kind == "resume" and not refused:
+            self._asked_since(run)
         demand(not could_ask or refused, f"{run.run_id}: unknown, although the server keeps its key")
+
+    def _asked_since(self, run: RunAccount) -> None:
+        """A resume is judged by what the server shows after sight of it was lost, unless another server is there now."""
+        asked = self.inspects.get(run.server_run_id or "")
+        if asked is None or run.marked_by is None or run.lost_s is None or asked.daemon is not self.daemon:
+            return
+        if asked.server.store.root == run.marked_by.store_root:
+            asked_since = asked.sent_s >= run.lost_s and asked.ending is not None
+            demand(asked_since, f"{run.run_id}: unknown by what the server showed before the loss")
 
     # --- lookups ---
 

@@ -60,6 +60,7 @@ class NetFaults:
     status: float = 0.0
     gateway: float = 0.0
     shortage: float = 0.0
+    slow_refusal: float = 0.3
     black_hole: float = 0.0
     validate_fails: float = 0.0
     partition: bool = False
@@ -146,8 +147,9 @@ class Network:
         """The request leaves; its fate is decided here."""
         faults, chance = self.faults, self.random
         self.calls.append(call)
-        if call.executes:
+        if call.executes or call.method == "workflow.runs.inspect":
             self.watch(call)
+        if call.executes:
             call.silent_s = chance.choice((0.005, chance.uniform(0.0, KEEPALIVE_S)))
             if call.server.instance_id is not None and chance.random() < 0.1:
                 call.silent_s = SILENT_S  # something in between keeps the connection: only the new instance id tells
@@ -298,6 +300,8 @@ class Wire:
         if kept_out is not None or server is None:
             if network.faults.partition:
                 await asyncio.sleep(CONNECT_S)
+            elif key is not None and network.happens(network.faults.slow_refusal):
+                await asyncio.sleep(network.random.uniform(0.0, CONNECT_S))
             return kept_out or NotSent("connection refused", server_down=True)
         probe.sent = True
         call = Call(method, params, key, server, self._process, network.loop.time(), network.loop.create_future())

@@ -56,6 +56,7 @@ class World:
         self.traced = traced
         self.trace: deque[tuple[float, Any, tuple[Any, ...]]] = deque(maxlen=TRACE_MAX)
         self.truth = Truth()
+        self.truth.now_s = self.loop.time
         self.ledger = Ledger(plan.settings, STORE_ID, self.truth)
         self.truth.runs = self.ledger.by_key
         disk = PowerDisk if plan.real_store else Disk
