@@ -9,10 +9,13 @@ still become an error.  When `dispatch` has ended, no handler that it started ru
 
 What a body must be is stricter than JSON, because two readers of one text must not see two requests:
 
-- nesting is measured on the bytes, before any decoder recurses into them;
+- nesting, and how many values there are, is measured on the bytes, before any decoder makes objects of them: a mebibyte of `{}` is
+  350,000 objects, which takes a second to make and to look at, while nobody else is answered and no instant is decided;
 - a key twice in one object, NaN, Infinity, a number out of range and broken UTF-8 are all unreadable: -32700;
 - params are named; positional ones are -32602, and so is any name that the method does not list;
 - an id is a string, an integer or null; a fraction or a boolean is -32600, since callers would compare it badly.
+
+What a refusal quotes of the call is bounded as well, in number and in length: a caller may get back what it sent, not a multiple.
 
 jsonrpcserver contributes its stages (request, call, response, error answers) and not its pipeline over them, which runs batches
 without bound or order, lets siblings outlive a cancelled one, answers exception texts, and checks names slowly and types never.
@@ -25,6 +28,7 @@ import re
 import warnings
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import nsmallest
 from typing import Any, Final, cast
 
 import msgspec
@@ -34,7 +38,12 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     from jsonrpcserver import Error, Result, Success
     from jsonrpcserver.async_dispatcher import call as _call_untyped
-    from jsonrpcserver.codes import ERROR_INTERNAL_ERROR, ERROR_INVALID_PARAMS, ERROR_METHOD_NOT_FOUND
+    from jsonrpcserver.codes import (
+        ERROR_INTERNAL_ERROR,
+        ERROR_INVALID_PARAMS,
+        ERROR_INVALID_REQUEST,
+        ERROR_METHOD_NOT_FOUND,
+    )
     from jsonrpcserver.dispatcher import create_request, to_response
     from jsonrpcserver.response import ErrorResponse, InvalidRequestResponse, ParseErrorResponse, serialize_error
     from jsonrpcserver.response import to_serializable_one as _serializable_untyped
@@ -43,6 +52,17 @@ with warnings.catch_warnings():
 BATCH_MAX: Final = 50
 DEPTH_MAX: Final = 32
 READS_MAX: Final = 8  # reads of one batch that are in flight together
+VALUES_MAX: Final = 32_768
+"""Containers, members and elements of one body, together: what a body costs is what is made of it, not its bytes."""
+
+ANSWERS_BYTES_MAX: Final = 16 << 20
+"""How large the answers of one batch may grow before its remaining calls are refused: fifty pages are not one answer."""
+
+QUOTED_MAX: Final = 16
+"""Unknown params that one refusal names."""
+
+QUOTED_BYTES_MAX: Final = 256
+"""How much of a name or a value a refusal quotes."""
 
 Json = Any
 Answer = dict[str, Json]
@@ -53,10 +73,7 @@ Fallback = Callable[[Any, str, dict[str, Json]], Awaitable[object]]
 call_method: Final = cast("Callable[[Any, object, Call], Awaitable[Result]]", _call_untyped)
 serialize: Final = cast("Callable[[Any], Answer]", _serializable_untyped)
 
-_CONTAINERS: Final = frozenset({dict, list})
 _MEMBERS: Final = frozenset({"jsonrpc", "method", "params", "id"})
-# Possessive, and able to end at the end of the text: it always matches where a quote stands, so the scan is linear.
-_STRING: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)
 _TO_SQUARE: Final = bytes.maketrans(b"{}", b"[]")
 _NOT_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
 _PLACE: Final = re.compile(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]")
@@ -136,11 +153,15 @@ class Dispatcher:
         if not 0 < len(items) <= self._batch_max:
             reason = f"a batch holds 1 to {self._batch_max} requests, not {len(items)}"
             return msgspec.json.encode(_no_request(InvalidRequestResponse, "invalid_request", reason))
-        answers: list[Answer] = []
+        answers: list[bytes] = []
+        size = 0
         for wave in self._waves(items):
-            calls = [self._one(item, context) for item in wave]
-            answers += [answer for answer in await _together(calls) if answer is not None]
-        return msgspec.json.encode(answers) if answers else None
+            full = size > ANSWERS_BYTES_MAX
+            calls = [self._one(item, context, full=full) for item in wave]
+            given = [msgspec.json.encode(answer) for answer in await _together(calls) if answer is not None]
+            answers += given
+            size += sum(map(len, given))
+        return b"[" + b",".join(answers) + b"]" if answers else None
 
     def _waves(self, items: list[Json]) -> Iterator[list[Json]]:
         """What runs together: each mutation alone, in its place, and up to READS_MAX neighbouring reads."""
@@ -162,34 +183,52 @@ class Dispatcher:
         method = self.methods.get(name) if isinstance(name, str) else None
         return self._fallback is not None if method is None else method.mutates
 
-    async def _one(self, item: Json, context: object) -> Answer | None:
+    async def _one(self, item: Json, context: object, *, full: bool = False) -> Answer | None:
+        """The answer to one request; when the batch is `full`, only what wants none is still carried out."""
         if (reason := _why_not_a_request(item)) is not None:
             return _no_request(InvalidRequestResponse, "invalid_request", reason)
         request = create_request(item)
+        if full and request.id is not NOID:
+            return serialize(to_response(request, _BATCH_FULL))
         call = self._calls.get(request.method) or self._passed_on(request.method)
         result = _UNKNOWN_METHOD if call is None else await call_method(request, context, call)
         return None if request.id is NOID else serialize(to_response(request, result))
 
     def _passed_on(self, name: str) -> Call | None:
         fallback = self._fallback
-        if fallback is None:
+        if fallback is None or len(name) > QUOTED_BYTES_MAX:
             return None
         return _guarded(name, lambda context, params: fallback(context, name, params), self._on_bug)
 
 
 def decode(body: bytes, *, depth_max: int = DEPTH_MAX) -> Json:
     """The one JSON value in the bytes.  Raises Unreadable for whatever the module's head calls unreadable."""
-    skeleton = _STRING.sub(b"", body)
+    skeleton = _skeleton(body)
+    if skeleton.count(b",") + skeleton.count(b"[") + skeleton.count(b"{") > VALUES_MAX:
+        raise Unreadable(f"more than {VALUES_MAX} values")
     if _nests_deeper(skeleton, depth_max):
         raise Unreadable(f"brackets do not match, or nest deeper than {depth_max}")
     try:
         value = msgspec.json.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise Unreadable(str(error)) from error
-    # Each member of an object has one colon outside strings; a key that came twice left a colon without a member.
-    if skeleton.count(b":") != _members_in(value):
+    # Each member of an object has one colon outside strings; a key that came twice is one member less when written again.
+    colons = skeleton.count(b":")
+    if colons and _skeleton(msgspec.json.encode(value)).count(b":") != colons:
         raise Unreadable("an object names the same key twice")
     return value
+
+
+def _skeleton(body: bytes) -> bytes:
+    """The text outside strings.  Escapes go first, so that every quote that is left opens or closes a string.
+
+    A backslash outside a string would mislead this; it also ends every decoder, before whatever it hides.  Each value has at most
+    two strings, its own and its name, so the quotes are bounded like the values, before a list of the parts between them is made.
+    """
+    plain = body.replace(b"\\\\", b"").replace(b'\\"', b"")
+    if plain.count(b'"') > 4 * VALUES_MAX:
+        raise Unreadable(f"more than {2 * VALUES_MAX} strings")
+    return b"".join(plain.split(b'"')[::2])
 
 
 def _nests_deeper(skeleton: bytes, depth_max: int) -> bool:
@@ -204,26 +243,12 @@ def _nests_deeper(skeleton: bytes, depth_max: int) -> bool:
     return True
 
 
-def _members_in(value: Json) -> int:
-    count = 0
-    stack = [value]
-    while stack:
-        node = stack.pop()
-        if type(node) is dict:
-            count += len(cast("Answer", node))
-            node = cast("Answer", node).values()
-        elif type(node) is not list:
-            continue
-        stack += [inner for inner in cast("list[Json]", node) if type(inner) in _CONTAINERS]
-    return count
-
-
 def _why_not_a_request(item: Json) -> str | None:
     if not isinstance(item, dict):
         return "a request is an object"
     request = cast("Answer", item)
     if not request.keys() <= _MEMBERS:
-        return f"a request has no member {min(request.keys() - _MEMBERS)!r}"
+        return f"a request has no member {_cut(min(request.keys() - _MEMBERS))!r}"
     if request.get("jsonrpc") != "2.0":
         return "jsonrpc must be the string 2.0"
     if not isinstance(request.get("method"), str):
@@ -289,7 +314,7 @@ def _refusal(name: str, failure: Failure, on_bug: Callable[[str, BaseException],
 
 def _checked(params: type[msgspec.Struct], given: dict[str, Json]) -> msgspec.Struct:
     if unknown := given.keys() - params.__struct_encode_fields__:
-        raise _invalid(*(_extra([name]) | {"input": given[name]} for name in sorted(unknown)))
+        raise _invalid(*(_unknown(name, given[name]) for name in nsmallest(QUOTED_MAX, unknown)))
     try:
         return msgspec.convert(given, params, strict=True)
     except msgspec.ValidationError as error:
@@ -300,17 +325,27 @@ def _located(text: str) -> Answer:
     """The sentence of msgspec as an error entry: "what - at `$.a[0].b`" becomes the place and the fault apart."""
     fault, _, path = text.partition(" - at `$")
     places = _PLACE.findall(path.removesuffix("`"))
-    loc: list[Json] = [name or (int(index) if index.isdecimal() else index) for name, index in places]
+    loc: list[Json] = [_cut(name) or (int(index) if index.isdecimal() else index) for name, index in places]
     if match := _UNKNOWN.fullmatch(fault):
-        return _extra([*loc, match[1]])
+        return _extra([*loc, _cut(match[1])])
     if match := _MISSING.fullmatch(fault):
         return _entry("missing", "Field required", [*loc, match[1]])
     typed = fault.startswith("Expected `") and ", got `" in fault
-    return _entry("type_error" if typed else "value_error", fault, loc)
+    return _entry("type_error" if typed else "value_error", _cut(fault), loc)
 
 
 def _invalid(*entries: Answer) -> Failure:
     return Failure(ERROR_INVALID_PARAMS, "Invalid params", {"errors": entries})
+
+
+def _unknown(name: str, value: Json) -> Answer:
+    """An unknown param, with its value where that is short enough to help."""
+    entry = _extra([_cut(name)])
+    return entry | {"input": value} if len(msgspec.json.encode(value)) <= QUOTED_BYTES_MAX else entry
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= QUOTED_BYTES_MAX else text[:QUOTED_BYTES_MAX] + "…"
 
 
 def _extra(loc: list[Json]) -> Answer:
@@ -323,3 +358,11 @@ def _entry(kind: str, text: str, loc: Sequence[Json] = ()) -> Answer:
 
 def _no_request(response: Callable[[Answer], ErrorResponse], kind: str, reason: str) -> Answer:
     return serialize_error(response({"errors": [_entry(kind, reason)]}))
+
+
+_FULL_REASON: Final = (
+    f"the answers before it fill {ANSWERS_BYTES_MAX} bytes; it was not carried out, send it again by itself"
+)
+_BATCH_FULL: Final = Error(
+    ERROR_INVALID_REQUEST, "Invalid request", {"errors": [_entry("invalid_request", _FULL_REASON)]}
+)

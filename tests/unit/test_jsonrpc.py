@@ -9,7 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler_daemon.jsonrpc import READS_MAX, Dispatcher, Failure, Method, Unreadable, decode
+from scheduler_daemon.jsonrpc import (
+    QUOTED_MAX,
+    READS_MAX,
+    VALUES_MAX,
+    Dispatcher,
+    Failure,
+    Method,
+    Unreadable,
+    decode,
+)
 
 
 class Nothing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -277,6 +286,43 @@ def test_brackets_and_colons_inside_strings_are_text():
     assert decode(json.dumps(text).encode(), depth_max=1) == text
 
 
+@pytest.mark.parametrize(
+    "unit", [b"{}", b"[]", b"1", b'""', b'{"a":1}', b"[" * 30 + b"]" * 30, b'{"a":' * 30 + b"{}" + b"}" * 30]
+)
+def test_what_a_body_costs_is_bounded_by_its_values_and_not_by_its_bytes(unit):
+    values = unit.count(b"[") + unit.count(b"{") + 1
+    few = b"[" + b",".join([unit] * (VALUES_MAX // values - 1)) + b"]"
+    assert len(decode(few)) == VALUES_MAX // values - 1
+    many = b"[" + b",".join([unit] * (VALUES_MAX // values + 2)) + b"]"
+    with pytest.raises(Unreadable, match="more than 32768 values"):
+        decode(many)
+
+
+def test_a_mebibyte_of_quotes_is_not_taken_apart():
+    with pytest.raises(Unreadable, match="strings"):
+        decode(b'"' * (1 << 20))
+    assert decode(b'"' + b'\\"' * 500_000 + b'"') == '"' * 500_000
+
+
+@pytest.mark.parametrize("text", ["\\", '\\"', '"\\', "\\\\", '\\\\"', 'a"b\\', '\\"[{:,', "\n\\\t"])
+def test_escapes_in_names_and_values_hide_nothing_and_reveal_nothing(text):
+    value = {text: [text, {text + "x": text}], "y": {}}
+    assert decode(json.dumps(value).encode()) == value
+    twice = json.dumps({text: 1}).encode()[:-1] + b"," + json.dumps({text: 2}).encode()[1:]
+    with pytest.raises(Unreadable, match="twice"):
+        decode(twice)
+
+
+async def test_a_refusal_quotes_a_bounded_part_of_the_call(face):
+    error = await error_of(face, request("echo", {"text": "w", **{f"k{n:03}": "v" for n in range(500)}}))
+    assert [entry["loc"] for entry in error["data"]["errors"]] == [[f"k{n:03}"] for n in range(QUOTED_MAX)]
+    error = await error_of(face, request("echo", {"text": "w", "n" * 5000: "v" * 5000}))
+    [entry] = error["data"]["errors"]
+    assert (len(entry["loc"][0]), "input" in entry) == (257, False)
+    for body in ({"jsonrpc": "2.0", "method": "read", "n" * 5000: 1}, request("echo", {"places": [{"n" * 5000: 1}]})):
+        assert len(json.dumps(await ask(face, body))) < 1000
+
+
 async def test_a_failure_becomes_the_error_verbatim(face):
     error = await error_of(face, request("refuse"))
     assert error == {
@@ -320,6 +366,16 @@ async def test_a_batch_over_the_limit_is_refused_whole(face):
     assert answer["error"]["code"] == -32600
     assert face.log == []
     assert await ask(face, [notification("read")] * 50) is None
+
+
+async def test_when_its_answers_are_large_the_rest_of_a_batch_is_refused_and_not_carried_out(face, monkeypatch):
+    monkeypatch.setattr("scheduler_daemon.jsonrpc.ANSWERS_BYTES_MAX", 5000)
+    body = [request("echo", {"text": "x", "times": 6000}, request_id=1), request("put", {"text": "a"}, request_id=2)]
+    answers = await ask(face, [*body, request("put", {"text": "b"}, request_id=3), notification("put", {"text": "c"})])
+    assert [answer["id"] for answer in answers] == [1, 2, 3]
+    assert [answer.get("error", {}).get("code") for answer in answers] == [None, -32600, -32600]
+    assert "not carried out" in answers[1]["error"]["data"]["errors"][0]["msg"]
+    assert face.log == ["put c begins", "put c ends"]
 
 
 async def test_mutations_of_a_batch_run_one_after_another_and_reads_see_those_before_them(face):
