@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from scheduler_daemon.core import events as ev
 from scheduler_daemon.core import triggers
-from scheduler_daemon.core.calendar import CalendarBroken
-from scheduler_daemon.core.closing import block, close_candidate, close_due
+from scheduler_daemon.core.closing import block_for_fault, close_candidate, close_due
+from scheduler_daemon.core.faults import SCHEDULE_FAULTS
 from scheduler_daemon.core.model import Run, Schedule
 from scheduler_daemon.core.planning import Planner
 from scheduler_daemon.core.settling import fail_closed
@@ -44,8 +44,8 @@ def _consume(planner: Planner, schedule: Schedule) -> None:
     schedule_id = schedule.definition.schedule_id
     try:
         due = triggers.due(schedule.definition.trigger, planner.draft.watermark_of(schedule), planner.at)
-    except CalendarBroken as broken:
-        block(planner, schedule_id, "calendar-broken", str(broken))
+    except SCHEDULE_FAULTS as fault:
+        block_for_fault(planner, schedule_id, fault)
         return
     close_candidate(planner, schedule_id, "skipped-misfire", "restored")
     close_due(planner, schedule_id, due, "skipped-misfire", "restored")
