@@ -158,25 +158,6 @@ def test_a_second_cause_is_added_and_the_span_goes_on():
     assert world.history() == ["09:00..09:03 x4 superseded blocked"]
 
 
-def test_a_block_ends_what_was_due_a_candidate_and_an_unsent_run_with_its_reason():
-    world = World()
-    world.create(misfire="latest")
-    world.until("09:00")
-    world.not_sent(server_down=True)
-    world.asleep_until("09:01:10")
-    world.command(cmd.Block("daily", DAMAGE))
-    assert world.history()[-2:] == ["09:00 superseded blocked", "09:01 superseded blocked"]
-
-
-def test_a_not_sent_answer_that_arrives_after_the_block_ends_the_run_with_its_reason():
-    world = World()
-    world.create(cron=DAILY)
-    world.until("09:00")
-    world.command(cmd.Block("daily", DAMAGE))
-    world.not_sent()
-    assert world.history()[-1] == "09:00 superseded blocked"
-
-
 def test_the_blocked_span_is_consumed_like_a_pause():
     world = World()
     world.create(misfire="latest")
@@ -220,15 +201,6 @@ def test_a_pause_of_a_blocked_schedule_outlives_the_block():
         "09:02..09:03 x2 superseded blocked",
         "09:04..09:05 x2 superseded paused",
     ]
-
-
-def test_runs_of_a_blocked_schedule_settle():
-    world = World()
-    world.create(cron=DAILY)
-    world.until("09:00")
-    world.command(cmd.Block("daily", DAMAGE))
-    world.answered()
-    assert world.history()[-1] == "09:00 completed"
 
 
 def test_an_interrupted_run_that_the_server_does_not_know_blocks_and_keeps_overlap():

@@ -53,36 +53,6 @@ def test_a_changed_trigger_records_what_was_due_and_undecided():
     assert world.view().watermark == at("09:01:10")
 
 
-def test_a_changed_trigger_ends_a_candidate_and_an_unsent_run():
-    world = World(preflight_ttl_s=600)
-    world.create(overlap="parallel", max_active_runs=2, misfire="latest")
-    world.until("09:00")
-    world.not_sent(server_down=True)
-    world.until("09:01")
-    world.update(trigger=daily(10))
-    assert world.history()[-2:] == ["09:00 superseded newer-instant", "09:01 superseded trigger-changed"]
-    assert world.schedule().runs == ()
-    assert world.schedule().candidate is None
-
-
-def test_a_changed_trigger_ends_an_unsent_run_with_its_reason():
-    world = World()
-    world.create(cron=DAILY, misfire="latest")
-    world.until("09:00")
-    world.not_sent(server_down=True)
-    world.update(trigger=daily(10))
-    assert world.history()[-1] == "09:00 superseded trigger-changed"
-
-
-def test_a_not_sent_answer_that_arrives_after_a_trigger_change_ends_the_run_with_its_reason():
-    world = World()
-    world.create(cron=DAILY, misfire="latest")
-    world.until("09:00")
-    world.update(trigger=daily(10))
-    world.not_sent()
-    assert world.history()[-1] == "09:00 superseded trigger-changed"
-
-
 def test_other_edits_keep_the_candidate_which_is_admitted_under_the_new_revision():
     world = World(max_concurrent_runs=1)
     world.create("a-holder", DAILY)

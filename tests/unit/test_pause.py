@@ -65,37 +65,6 @@ def test_a_pause_records_what_was_due_and_undecided_up_to_now():
     assert world.view().watermark == at("09:00:10")
 
 
-def test_a_pause_ends_a_held_candidate():
-    world = World(max_concurrent_runs=1)
-    world.create("a-holder", DAILY)
-    world.create(cron=DAILY, misfire="latest")
-    world.until("09:00")
-    assert world.schedule().candidate.instant == at("09:00")
-    view = world.pause()
-    assert view.candidate is None
-    assert world.history() == ["09:00 superseded paused"]
-
-
-def test_a_pause_ends_an_unsent_run():
-    world = World()
-    world.create(cron=DAILY, misfire="latest")
-    world.until("09:00")
-    world.not_sent(server_down=True)
-    world.pause()
-    assert world.history()[-1] == "09:00 superseded paused"
-    assert world.rows()[-1].detail["sent"] == "never-sent"
-    assert world.schedule().runs == ()
-
-
-def test_a_not_sent_answer_that_arrives_after_the_pause_ends_the_run_with_its_reason():
-    world = World()
-    world.create(cron=DAILY, misfire="latest")
-    world.until("09:00")
-    world.pause()
-    world.not_sent()
-    assert world.history()[-2:] == ["09:00 admitted not-sent", "09:00 superseded paused"]
-
-
 def test_a_not_sent_answer_that_arrives_after_pause_and_resume_still_ends_the_run():
     world = World()
     world.create(cron=DAILY, misfire="latest")
@@ -114,16 +83,6 @@ def test_a_run_admitted_after_the_resume_is_not_ended_by_the_pause_before_it():
     world.until("09:00")
     world.not_sent(server_down=True)
     assert world.run().phase == "admitted"
-
-
-def test_a_pause_does_not_touch_a_running_run():
-    world = World()
-    world.create(cron=DAILY)
-    world.until("09:00")
-    world.pause()
-    assert world.run().phase == "running"
-    world.answered()
-    assert world.history()[-1] == "09:00 completed"
 
 
 def test_a_span_without_an_instant_has_no_row():

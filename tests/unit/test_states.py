@@ -124,14 +124,6 @@ def test_a_finished_schedule_can_be_paused_and_shows_it():
     assert world.resume().state == "finished"
 
 
-def test_runs_of_a_deleted_schedule_go_on_and_settle():
-    world = active()
-    world.until("09:00")
-    world.delete()
-    world.answered()
-    assert world.history()[-1] == "09:00 completed"
-
-
 def test_an_interrupted_run_of_a_deleted_schedule_can_be_resumed_and_abandoned():
     world = active()
     world.until("09:00")
@@ -183,24 +175,6 @@ def test_a_schedule_that_does_not_exist_is_not_found(edit):
     with pytest.raises(Rejected) as refused:
         World().command(acts[edit])
     assert (refused.value.code, refused.value.data["schedule_id"]) == ("ScheduleNotFound", "x")
-
-
-def test_a_deletion_ends_what_was_due_a_candidate_and_an_unsent_run():
-    world = World()
-    world.create(misfire="latest")
-    world.until("09:00")
-    world.not_sent(server_down=True)
-    world.asleep_until("09:01:10")
-    world.delete()
-    assert world.history()[-2:] == ["09:00 superseded deleted", "09:01 superseded deleted"]
-
-
-def test_a_not_sent_answer_that_arrives_after_the_deletion_ends_the_run():
-    world = active()
-    world.until("09:00")
-    world.delete()
-    world.not_sent()
-    assert world.history()[-1] == "09:00 superseded deleted"
 
 
 def test_a_note_is_kept_and_shown():
