@@ -177,6 +177,8 @@ class Service:
         except asyncio.CancelledError:
             marked.add_done_callback(self._desert)
             raise
+        except Rejected as rejected:  # it may have ended while its checkpoint was read
+            raise self._told_if_over(rejected, run_id) from None
         if isinstance(refusal, cmd.CallRefused):
             raise ServerRefused(refusal.code, refusal.message, refusal.data)
         if isinstance(refusal, cmd.CallNotSent):
@@ -187,9 +189,13 @@ class Service:
         try:
             return handling.resumable(self._host.state.draft(self._host.clock.now()), run_id)
         except Rejected as rejected:
-            if rejected.code == "RunNotFound" and self._host.store.find_run(run_id) is not None:
-                raise Rejected("RunNotResumable", f"run {run_id} is over", run_id=run_id) from None
-            raise
+            raise self._told_if_over(rejected, run_id) from None
+
+    def _told_if_over(self, rejected: Rejected, run_id: str) -> Rejected:
+        """The core knows unfinished runs only; one that history has is over, and not unknown."""
+        if rejected.code != "RunNotFound" or self._host.store.find_run(run_id) is None:
+            return rejected
+        return Rejected("RunNotResumable", f"run {run_id} is over", run_id=run_id)
 
     def _desert(self, marked: asyncio.Future[Any]) -> None:
         """The caller went away: end its forwarded call as soon as its attempt is durable."""
@@ -201,7 +207,10 @@ class Service:
         found = self._host.store.find_run(run_id)
         if found is not None and found.rows and found.rows[-1].reason == "abandoned":
             return await self._inspection.inspect(found.run_id)
-        abandoned: str = await self._host.engine.submit(cmd.AbandonRun(run_id, note))
+        try:
+            abandoned: str = await self._host.engine.submit(cmd.AbandonRun(run_id, note))
+        except Rejected as rejected:
+            raise self._told_if_over(rejected, run_id) from None
         return await self._inspection.inspect(abandoned)
 
     async def forward(self, method: str, params: dict[str, Any]) -> Any:

@@ -71,5 +71,8 @@ class Waiters:
     def _look(self, waiter: _Waiter) -> None:
         owner = self._state.owners.get(waiter.run_id)
         run = self._state.schedules[owner].run(waiter.run_id) if owner is not None else None
-        if (run is None or run.phase not in HOLDS_SLOT) and not waiter.rest.done():
+        if run is not None and run.phase in HOLDS_SLOT:
+            # What was heard did not end the attempt: it was about a repeat, and the first request stands.
+            waiter.last = None
+        elif not waiter.rest.done():
             waiter.rest.set_result(waiter.last if run is not None else None)
