@@ -4,33 +4,64 @@ from datetime import timedelta, timezone
 
 import pytest
 
+from scheduler_daemon.core import commands as cmd
 from scheduler_daemon.core.commands import Rejected
 from scheduler_daemon.core.model import Cron, OneShot
 from tests.builders import DAILY, World, at
+
+each_policy = pytest.mark.parametrize("misfire", ["skip", "latest"])
 
 
 def daily(hour):
     return Cron(f"0 {hour} * * *", "UTC")
 
 
-def test_an_edit_to_an_earlier_time_of_the_same_day_never_fires_at_once():
+@each_policy
+def test_an_edit_to_an_earlier_time_of_the_same_day_never_fires_at_once(misfire):
     world = World("11:00:00")
-    world.create(cron="0 12 * * *", misfire="latest")
+    world.create(cron="0 12 * * *", misfire=misfire)
     world.update(trigger=daily(9))
     assert world.history() == []
     assert world.view().next_instants[0] == at("2026-01-06 09:00")
+    world.restart()
     world.until("12:00")
     assert world.history() == []
+    world.live_until("2026-01-06 09:00")
+    assert world.history() == ["2026-01-06 09:00 admitted", "2026-01-06 09:00 running"]
 
 
-def test_an_edit_to_a_later_time_of_the_same_day_never_fires_again_at_the_old_one():
+@each_policy
+def test_an_edit_to_a_later_time_of_the_same_day_never_fires_again_at_the_old_one(misfire):
     world = World("08:00:00")
-    world.create(cron=DAILY)
+    world.create(cron=DAILY, misfire=misfire)
     world.update(trigger=daily(10))
     world.until("09:00")
     assert world.history() == []
     world.until("10:00")
     assert world.history() == ["10:00 admitted", "10:00 running"]
+
+
+@each_policy
+def test_an_edit_to_a_later_time_after_the_old_one_has_run_fires_at_the_new_one_too(misfire):
+    world = World()
+    world.create(cron=DAILY, misfire=misfire)
+    world.until("09:00")
+    world.answered()
+    world.update(trigger=daily(10))
+    world.restart()
+    world.until("10:00")
+    assert world.history()[2:] == ["09:00 completed", "10:00 admitted", "10:00 running"]
+
+
+@each_policy
+def test_an_edit_to_an_earlier_time_after_the_old_one_has_run_waits_for_tomorrow(misfire):
+    world = World("11:59:30")
+    world.create(cron="0 12 * * *", misfire=misfire)
+    world.until("12:00")
+    world.answered()
+    world.update(trigger=daily(9))
+    world.until("23:00")
+    assert world.history() == ["12:00 admitted", "12:00 running", "12:00 completed"]
 
 
 def test_an_edit_back_to_a_time_that_has_run_never_runs_it_again():
@@ -76,13 +107,35 @@ def test_an_edit_does_not_touch_what_was_admitted():
     assert (again.input, again.deployment_id) == ({"who": "old"}, "dep")
 
 
-def test_an_edit_that_races_a_due_instant_admits_it_under_exactly_one_revision():
+@pytest.mark.parametrize(
+    "changes", [{"lateness_s": 30}, {"misfire": "latest"}, {"overlap": "parallel", "max_active_runs": 2}], ids=str
+)
+def test_an_edit_that_arrives_before_a_due_instant_is_decided_admits_it_under_the_new_revision_alone(changes):
     world = World()
     world.create(cron=DAILY)
     world.asleep_until("09:00:00.5")
+    world.update(**changes)
+    assert [(row.status, row.revision) for row in world.rows()] == [("admitted", 2), ("running", 2)]
+    assert len(world.all(cmd.StartCall)) == 1
+
+
+def test_an_edit_that_arrives_after_a_due_instant_is_decided_leaves_it_under_the_old_revision_alone():
+    world = World()
+    world.create(cron=DAILY)
+    world.until("09:00")
     world.update(lateness_s=30)
-    admitted = [row for row in world.rows() if row.status == "admitted"]
-    assert [row.revision for row in admitted] == [2]
+    world.until("09:00:30")
+    world.answered()
+    assert [(row.status, row.revision) for row in world.rows()] == [("admitted", 1), ("running", 1), ("completed", 1)]
+
+
+def test_a_trigger_edit_that_arrives_before_a_due_instant_is_decided_consumes_it_and_starts_nothing():
+    world = World()
+    world.create(cron=DAILY, misfire="latest")
+    world.asleep_until("09:00:00.5")
+    world.update(trigger=daily(10))
+    assert [(row.status, row.reason, row.revision) for row in world.rows()] == [("superseded", "trigger-changed", 1)]
+    assert world.all(cmd.StartCall) == []
 
 
 def test_a_stale_revision_is_refused_with_the_current_one_and_changes_nothing():

@@ -109,6 +109,22 @@ def test_the_reason_of_a_missed_candidate_is_what_kept_it_last():
     assert world.history("second") == ["09:00 skipped-misfire no-slot"]
 
 
+def test_a_candidate_whose_limit_was_lowered_is_missed_for_overlap():
+    world = World(max_concurrent_runs=2, preflight_ttl_s=600)
+    world.create("first", "0 9 * * *")
+    world.create("second", overlap="parallel", max_active_runs=3)
+    world.until("09:00")
+    world.until("09:01")
+    assert world.schedule("second").candidate.waiting == "no-slot"
+    world.update("second", overlap="skip")
+    world.answered("run-000001")
+    assert world.schedule("second").candidate.instant == at("09:01")
+    world.until("09:02")
+    assert world.history("second")[2:] == ["09:02 skipped-overlap overlap"]
+    world.pass_s(0.000001)
+    assert world.history("second")[3:] == ["09:01 skipped-misfire overlap"]
+
+
 def test_a_held_instant_is_admitted_as_soon_as_a_slot_is_free():
     world = World(max_concurrent_runs=1)
     world.create("first", "0 9 * * *")

@@ -8,15 +8,17 @@ from tests.builders import DAILY, World, at
 
 @pytest.mark.parametrize("misfire", ["skip", "latest"])
 @pytest.mark.parametrize("restarted", [False, True], ids=["awake", "restarted inside"])
-def test_two_hours_of_pause_admit_nothing_and_are_one_row_without_a_misfire(misfire, restarted):
+@pytest.mark.parametrize("times", [1, 2], ids=["once", "twice"])
+def test_two_hours_of_pause_admit_nothing_and_are_one_row_without_a_misfire(misfire, restarted, times):
     world = World()
     world.create(misfire=misfire)
-    world.pause()
+    assert [world.pause().revision for _ in range(times)] == [2] * times
     if restarted:
         world.until("10:00")
         world.restart()
+        assert [world.pause().revision for _ in range(times - 1)] == [2] * (times - 1)
     world.until("10:59:30")
-    world.resume()
+    assert [world.resume().revision for _ in range(times)] == [3] * times
     assert world.history() == ["09:00..10:59 x120 superseded paused"]
     world.until("11:00")
     assert world.history()[1:] == ["11:00 admitted", "11:00 running"]
