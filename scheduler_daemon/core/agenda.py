@@ -1,8 +1,8 @@
 """When something next needs a decision: indexes derived from the state.
 
-Owns: four questions that must not cost a walk over all schedules.  Which schedules are due a look?  Whose deployment should be asked
-about ahead of time?  Who waits for a slot, fairest first?  Which runs, deployments and probes have a timer that ran out?  Must
-never know: what will be decided.
+Owns: five questions that must not cost a walk over all schedules.  Which schedules are due a look?  Whose deployment should be asked
+about ahead of time?  Who waits for a slot, fairest first?  Whose instant stands, due but not written down yet?  Which runs, deployments
+and probes have a timer that ran out?  Must never know: what will be decided.
 
 All of it can be thrown away and derived again.  Heaps are cleaned lazily: an entry counts only while it equals the value in the
 dict beside the heap.  What a question hands out is forgotten here; whoever asked has the schedule indexed again.
@@ -27,6 +27,9 @@ AHEAD_S = 2.0
 
 AT_ONCE = datetime(1970, 1, 1, tzinfo=UTC)
 """Earlier than any clock of ours: the look of a schedule whose calendar raised, so that the next decision blocks it."""
+
+STAND = timedelta(seconds=3)
+"""How long an instant may wait for a slot before it is held durably; a burst is over by then, and most of it was never held."""
 
 _AHEAD = timedelta(seconds=AHEAD_S)
 _TICK = timedelta(microseconds=1)
@@ -66,6 +69,10 @@ class LazyHeap(Generic[P, K]):
             heapq.heappop(heap)
         return heap[0][0] if heap else None
 
+    def get(self, key: K) -> P | None:
+        """The priority of `key`, if it has one."""
+        return self._valid.get(key)
+
     def pop_until(self, priority: P) -> list[K]:
         """Take out every key at or before `priority`, smallest first."""
         heap, valid = self._heap, self._valid
@@ -79,12 +86,13 @@ class LazyHeap(Generic[P, K]):
 
 
 class Agenda:
-    """The four indexes.  `index` must be called after every change of a schedule."""
+    """The five indexes.  `index` must be called after every change of a schedule."""
 
     def __init__(self) -> None:
         self._looks: LazyHeap[datetime, str] = LazyHeap()
         self._ahead: LazyHeap[datetime, str] = LazyHeap()
         self._line: LazyHeap[FairKey, str] = LazyHeap()
+        self._standing: LazyHeap[datetime, str] = LazyHeap()
         self._timers: LazyHeap[float, Timer] = LazyHeap()
         self._parked: dict[str, dict[str, None]] = {}
         self._runs_timed: dict[str, tuple[str, ...]] = {}
@@ -114,12 +122,34 @@ class Agenda:
 
     def next_look(self) -> tuple[datetime | None, float | None]:
         """The earliest wall-clock moment and the earliest monotonic one at which there is something to do."""
-        looks = [at for at in (self._looks.top(), self._ahead.top()) if at is not None]
+        stands_at = self._standing.top()
+        looks = [at for at in (self._looks.top(), self._ahead.top(), stands_at and stands_at + STAND) if at is not None]
         return (min(looks) if looks else None), self._timers.top()
 
     def overdue(self) -> datetime | None:
-        """The earliest moment that something was due a look at."""
-        return self._looks.top()
+        """The earliest moment that something was due a look at, or an instant that stands."""
+        undecided = [at for at in (self._looks.top(), self._standing.top()) if at is not None]
+        return min(undecided) if undecided else None
+
+    # --- standing: due on time, in line, and not written down yet ---
+
+    def stand(self, schedule: Schedule, instant: datetime) -> None:
+        """Let this due instant wait in line without a record of its own, for `STAND` at most."""
+        schedule_id = schedule.definition.schedule_id
+        self._standing.set(schedule_id, instant)
+        self._line.set(schedule_id, fair_key(schedule, instant))
+
+    def standing_at(self, schedule_id: str) -> datetime | None:
+        """The instant with which this schedule stands, if it does."""
+        return self._standing.get(schedule_id)
+
+    def oldest_standing(self) -> datetime | None:
+        """The earliest instant that stands."""
+        return self._standing.top()
+
+    def stood_long(self, at: datetime) -> list[str]:
+        """Schedules whose instant has stood for `STAND`: now it must be written down."""
+        return self._standing.pop_until(at - STAND)
 
     # --- parking: who waits for the answer about one deployment ---
 
@@ -141,12 +171,22 @@ class Agenda:
         next_at = self._next_at(draft, schedule) if schedule.admits else None
         self.next_at[schedule_id] = next_at
         looks = _expiries(draft, schedule, now_at) if schedule.candidate is not None or schedule.runs else []
-        if next_at is not None:
+        stands_at = self._still_standing(draft, schedule, next_at)
+        if next_at is not None and stands_at is None:
             looks.append(next_at)
         self._looks.set(schedule_id, min(looks) if looks else None)
         self._ahead.set(schedule_id, next_at - _AHEAD if next_at is not None and next_at > now_at else None)
-        self._index_line(draft, schedule)
+        self._index_line(draft, schedule, stands_at)
         self._index_runs(schedule)
+
+    def _still_standing(self, draft: Draft, schedule: Schedule, next_at: datetime | None) -> datetime | None:
+        """What it stands with, when that is still its next instant; otherwise it stands no more."""
+        schedule_id = schedule.definition.schedule_id
+        stands_at = self._standing.get(schedule_id)
+        if stands_at is not None and (stands_at != next_at or not may_stand(draft, schedule, stands_at)):
+            self._standing.set(schedule_id, None)
+            return None
+        return stands_at
 
     def _next_at(self, draft: Draft, schedule: Schedule) -> datetime | None:
         """The first instant that has no row and is not held."""
@@ -159,10 +199,11 @@ class Agenda:
             return AT_ONCE
         return next_at
 
-    def _index_line(self, draft: Draft, schedule: Schedule) -> None:
+    def _index_line(self, draft: Draft, schedule: Schedule, stands_at: datetime | None) -> None:
         schedule_id = schedule.definition.schedule_id
         first = waiting(schedule, draft.now.at, draft.now.mono)
-        if first is None:
+        instant = stands_at if first is None else first.instant
+        if instant is None:
             self._line.set(schedule_id, None)
         elif (
             first is schedule.candidate and (parked := self._parked.get(schedule.definition.deployment_id)) is not None
@@ -170,7 +211,7 @@ class Agenda:
             parked[schedule_id] = None
             self._line.set(schedule_id, None)
         else:
-            self._line.set(schedule_id, fair_key(schedule, first.instant))
+            self._line.set(schedule_id, fair_key(schedule, instant))
 
     def _index_runs(self, schedule: Schedule) -> None:
         if not schedule.runs and schedule.definition.schedule_id not in self._runs_timed:
@@ -202,6 +243,18 @@ def fair_key(schedule: Schedule, instant: datetime) -> FairKey:
     Oldest instant first would starve: one slot under overload then serves the same few for ever.
     """
     return (schedule.admitted_last_at or _NEVER_ADMITTED, instant, schedule.definition.schedule_id)
+
+
+def may_stand(draft: Draft, schedule: Schedule, instant: datetime) -> bool:
+    """Whether nothing about this schedule needs deciding but who gets the next slot.
+
+    Nothing else of it is open, and it is on time beyond `STAND`, which is shorter than the minute until its next instant.
+    """
+    return (
+        schedule.admits
+        and not (schedule.candidate or schedule.runs or schedule.holds or schedule.taken)
+        and draft.now.at - instant < STAND <= schedule.allowance(draft.settings)
+    )
 
 
 def waiting(schedule: Schedule, at: datetime, mono: float) -> Run | Candidate | None:

@@ -31,7 +31,7 @@ class Rejected(Exception):
 # --- commands ---------------------------------------------------------------------------------------------------------
 
 
-class Preflight(msgspec.Struct, frozen=True, kw_only=True):
+class Preflight(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """What the server said about a deployment when it was asked for a caller or ahead of an instant.
 
     `known` False: no such deployment.  `diagnostics` empty: runnable.
@@ -45,7 +45,7 @@ class Preflight(msgspec.Struct, frozen=True, kw_only=True):
     input_schema: dict[str, Json] | None = None
 
 
-class Create(msgspec.Struct, frozen=True):
+class Create(msgspec.Struct, frozen=True, gc=False):
     """`preflight` and `features` are what the server was asked for this definition."""
 
     definition: Definition
@@ -53,7 +53,7 @@ class Create(msgspec.Struct, frozen=True):
     features: tuple[str, ...] = ()
 
 
-class Update(msgspec.Struct, frozen=True, kw_only=True):
+class Update(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """`changes` holds only the fields given; the server was asked for the definition they lead to."""
 
     schedule_id: str
@@ -63,28 +63,28 @@ class Update(msgspec.Struct, frozen=True, kw_only=True):
     features: tuple[str, ...] = ()
 
 
-class Pause(msgspec.Struct, frozen=True):
+class Pause(msgspec.Struct, frozen=True, gc=False):
     """Stop admission, for a time."""
 
     schedule_id: str
     note: str | None = None
 
 
-class Resume(msgspec.Struct, frozen=True):
+class Resume(msgspec.Struct, frozen=True, gc=False):
     """Admit again, from the next instant on."""
 
     schedule_id: str
     note: str | None = None
 
 
-class Delete(msgspec.Struct, frozen=True):
+class Delete(msgspec.Struct, frozen=True, gc=False):
     """Stop admission for ever."""
 
     schedule_id: str
     note: str | None = None
 
 
-class Unblock(msgspec.Struct, frozen=True):
+class Unblock(msgspec.Struct, frozen=True, gc=False):
     """`rowed` are the instants after now that have a row of their own; they are not admitted again."""
 
     schedule_id: str
@@ -92,14 +92,14 @@ class Unblock(msgspec.Struct, frozen=True):
     rowed: tuple[datetime, ...] = ()
 
 
-class Block(msgspec.Struct, frozen=True):
+class Block(msgspec.Struct, frozen=True, gc=False):
     """The store found damage that belongs to this schedule."""
 
     schedule_id: str
     diagnostic: Diagnostic
 
 
-class ResumeRun(msgspec.Struct, frozen=True, kw_only=True):
+class ResumeRun(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """`fresh` is the inspection made just before; it becomes the attempt's checkpoint."""
 
     run_id: str
@@ -108,18 +108,18 @@ class ResumeRun(msgspec.Struct, frozen=True, kw_only=True):
     fresh: Result
 
 
-class AbandonRun(msgspec.Struct, frozen=True):
+class AbandonRun(msgspec.Struct, frozen=True, gc=False):
     """Nobody will answer this interrupt."""
 
     run_id: str
     note: str
 
 
-class Drain(msgspec.Struct, frozen=True):
+class Drain(msgspec.Struct, frozen=True, gc=False):
     """Stop admitting; the last thing decided is everything due by now."""
 
 
-class AcceptRestore(msgspec.Struct, frozen=True):
+class AcceptRestore(msgspec.Struct, frozen=True, gc=False):
     """An operator accepted that this store is an older copy."""
 
 
@@ -129,7 +129,7 @@ Command = Create | Update | Pause | Resume | Delete | Unblock | Block | ResumeRu
 # --- effects ----------------------------------------------------------------------------------------------------------
 
 
-class StartCall(msgspec.Struct, frozen=True, kw_only=True):
+class StartCall(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Send `workflow.runs.start`.  `repeat` says that the same request under the same key went out before."""
 
     seq: int
@@ -144,7 +144,7 @@ class StartCall(msgspec.Struct, frozen=True, kw_only=True):
     repeat: bool = False
 
 
-class ResumeCall(msgspec.Struct, frozen=True, kw_only=True):
+class ResumeCall(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Send `workflow.runs.resume`.  `repeat` as in `StartCall`."""
 
     seq: int
@@ -159,7 +159,7 @@ class ResumeCall(msgspec.Struct, frozen=True, kw_only=True):
     repeat: bool = False
 
 
-class InspectRun(msgspec.Struct, frozen=True, kw_only=True):
+class InspectRun(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Ask the server for one run.  `attempt` is echoed, so that an answer about an older attempt is recognised."""
 
     seq: int
@@ -169,7 +169,7 @@ class InspectRun(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int
 
 
-class ListStopped(msgspec.Struct, frozen=True, kw_only=True):
+class ListStopped(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Ask for the ids of runs of one deployment that stopped at or after `since`; a help for people, never a proof."""
 
     seq: int
@@ -179,21 +179,21 @@ class ListStopped(msgspec.Struct, frozen=True, kw_only=True):
     since: datetime
 
 
-class AskPreflight(msgspec.Struct, frozen=True):
+class AskPreflight(msgspec.Struct, frozen=True, gc=False):
     """Ask whether a deployment is runnable, and for the schema of its input."""
 
     seq: int
     deployment_id: str
 
 
-class Probe(msgspec.Struct, frozen=True):
+class Probe(msgspec.Struct, frozen=True, gc=False):
     """Ask for health; with `first_contact` also the checks that spec section 10 demands before anything is admitted."""
 
     seq: int
     first_contact: bool
 
 
-class CancelCall(msgspec.Struct, frozen=True):
+class CancelCall(msgspec.Struct, frozen=True, gc=False):
     """End the wait for an open start or resume; its ending comes back as an observation."""
 
     seq: int
@@ -207,7 +207,7 @@ Effect = StartCall | ResumeCall | InspectRun | ListStopped | AskPreflight | Prob
 # --- observations -----------------------------------------------------------------------------------------------------
 
 
-class CallAnswered(msgspec.Struct, frozen=True):
+class CallAnswered(msgspec.Struct, frozen=True, gc=False):
     """The server's result of a start or resume; `status` unrunnable has no server run id."""
 
     seq: int
@@ -216,7 +216,7 @@ class CallAnswered(msgspec.Struct, frozen=True):
     result: Result
 
 
-class CallRefused(msgspec.Struct, frozen=True):
+class CallRefused(msgspec.Struct, frozen=True, gc=False):
     """A JSON-RPC error, or HTTP 413 as code 413."""
 
     seq: int
@@ -227,7 +227,7 @@ class CallRefused(msgspec.Struct, frozen=True):
     data: Json = None
 
 
-class CallNotSent(msgspec.Struct, frozen=True):
+class CallNotSent(msgspec.Struct, frozen=True, gc=False):
     """Proven not to have reached the method; `server_down` when no connection came about."""
 
     seq: int
@@ -237,7 +237,7 @@ class CallNotSent(msgspec.Struct, frozen=True):
     server_down: bool
 
 
-class CallLostSight(msgspec.Struct, frozen=True):
+class CallLostSight(msgspec.Struct, frozen=True, gc=False):
     """Sent, or maybe sent, and no outcome.  `caller_gone`: the resume's caller closed its connection."""
 
     seq: int
@@ -247,7 +247,7 @@ class CallLostSight(msgspec.Struct, frozen=True):
     caller_gone: bool = False
 
 
-class RunInspected(msgspec.Struct, frozen=True, kw_only=True):
+class RunInspected(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """The answer to `InspectRun`: a result, unknown to the server (`known` False), or `failed` to answer."""
 
     seq: int
@@ -259,7 +259,7 @@ class RunInspected(msgspec.Struct, frozen=True, kw_only=True):
     failed: str | None = None
 
 
-class StoppedListed(msgspec.Struct, frozen=True):
+class StoppedListed(msgspec.Struct, frozen=True, gc=False):
     """The answer to `ListStopped`: what could be had of it."""
 
     seq: int
@@ -268,7 +268,7 @@ class StoppedListed(msgspec.Struct, frozen=True):
     server_run_ids: tuple[str, ...]
 
 
-class PreflightAnswered(msgspec.Struct, frozen=True):
+class PreflightAnswered(msgspec.Struct, frozen=True, gc=False):
     """`asked_at` is when the question left: the answer judges instants due before it.  `preflight` None: it failed."""
 
     seq: int
@@ -278,7 +278,7 @@ class PreflightAnswered(msgspec.Struct, frozen=True):
     failed: str | None = None
 
 
-class ServerSeen(msgspec.Struct, frozen=True):
+class ServerSeen(msgspec.Struct, frozen=True, gc=False):
     """Health answered.  `refusal` is why nothing may be admitted although it does."""
 
     seq: int
@@ -286,20 +286,20 @@ class ServerSeen(msgspec.Struct, frozen=True):
     refusal: str | None = None
 
 
-class ServerMissed(msgspec.Struct, frozen=True):
+class ServerMissed(msgspec.Struct, frozen=True, gc=False):
     """Health did not answer, or a connection failed.  `seq` is 0 when no probe was meant."""
 
     seq: int
     reason: str
 
 
-class Stepped(msgspec.Struct, frozen=True):
+class Stepped(msgspec.Struct, frozen=True, gc=False):
     """The wall clock was set: by `step_s` seconds against the monotonic one."""
 
     step_s: float
 
 
-class StoreRoom(msgspec.Struct, frozen=True):
+class StoreRoom(msgspec.Struct, frozen=True, gc=False):
     """The disk is full, or has room again."""
 
     full: bool
@@ -323,7 +323,7 @@ Observation = (
 # --- the plan ---------------------------------------------------------------------------------------------------------
 
 
-class LogLine(msgspec.Struct, frozen=True):
+class LogLine(msgspec.Struct, frozen=True, gc=False):
     """A decision worth a log record: `action` is of the closed list in `runtime/logs.py`."""
 
     action: str

@@ -27,7 +27,7 @@ from scheduler_daemon.core.admission import (
     newest_due,
     waiting_now,
 )
-from scheduler_daemon.core.agenda import FairKey, Timer, fair_key, waiting
+from scheduler_daemon.core.agenda import FairKey, Timer, fair_key, may_stand, waiting
 from scheduler_daemon.core.closing import (
     block_for_fault,
     close_all,
@@ -47,6 +47,10 @@ from scheduler_daemon.core.state import Draft, State
 HEARTBEAT = timedelta(seconds=60)
 """How old `Decided` may grow while nothing is due: what a restart may have to look at again.  Source: spec section 5."""
 
+WRITTEN_MAX = 256
+"""How many schedules that are due at once are all written down in one wake.  More stand in line first, so that the writing of ten
+thousand candidates does not delay the first start."""
+
 _TICK = timedelta(microseconds=1)
 Contender = tuple[FairKey, str, Sequence[datetime]]
 
@@ -62,7 +66,7 @@ def decide(draft: Draft) -> Plan:
         draft.reindex()
         _admit_in_order(planner, contest)
         if planner.consumed or draft.now.at - modes.decided_until >= HEARTBEAT:
-            planner.emit(ev.Decided(at=planner.at, until=planner.at))
+            _note_decided(planner)
         draft.reindex()
         upstream.ask_ahead(planner)
     return planner.plan
@@ -82,6 +86,15 @@ def settled_until(draft: Draft) -> datetime:
     overdue = draft.agenda.overdue()
     until = draft.now.at if overdue is None else min(draft.now.at, overdue - _TICK)
     return max(until, draft.globals.decided_until)
+
+
+def _note_decided(planner: Planner) -> None:
+    """Say how far everything is decided: up to now, or up to the first instant that stands, if that says anything new."""
+    draft = planner.draft
+    stands_at = draft.agenda.oldest_standing()
+    until = planner.at if stands_at is None else min(planner.at, stands_at - _TICK)
+    if stands_at is None or until > draft.globals.decided_until:
+        planner.emit(ev.Decided(at=planner.at, until=until))
 
 
 # --- monotonic time ---------------------------------------------------------------------------------------------------
@@ -127,7 +140,12 @@ def _block_owner(planner: Planner, timer: Timer, fault: Exception) -> None:
 def _consume_due(planner: Planner) -> list[Contender]:
     """Every schedule with something due decides its instants; what may still run is returned, one entry per schedule."""
     contenders: list[Contender] = []
-    for schedule_id in planner.draft.agenda.due(planner.at):
+    agenda = planner.draft.agenda
+    due = agenda.due(planner.at)
+    if len(due) > WRITTEN_MAX:
+        due = [schedule_id for schedule_id in due if not _stand(planner.draft, schedule_id)]
+    due += agenda.stood_long(planner.at)
+    for schedule_id in due:
         schedule = planner.draft.schedules.get(schedule_id)
         if schedule is None or not schedule.admits:
             continue
@@ -142,6 +160,15 @@ def _consume_due(planner: Planner) -> list[Contender]:
         else:
             planner.draft.touch(schedule_id)
     return contenders
+
+
+def _stand(draft: Draft, schedule_id: str) -> bool:
+    """Let it stand in line with its one instant, if that is all there is to it."""
+    schedule, instant = draft.schedules.get(schedule_id), draft.agenda.next_at.get(schedule_id)
+    if schedule is None or instant is None or not may_stand(draft, schedule, instant):
+        return False
+    draft.agenda.stand(schedule, instant)
+    return True
 
 
 def _consume(planner: Planner, schedule: Schedule) -> Sequence[datetime]:
@@ -250,15 +277,19 @@ def _admit_from_line(planner: Planner, schedule_id: str) -> Sequence[datetime]:
     first = waiting(schedule, planner.at, planner.mono)
     if isinstance(first, Run):
         dispatch(planner, first)
-    elif first is not None:
-        verdict = gate(draft, schedule, first.instant, first.previous_instant)
-        match verdict:
-            case Admit():
-                admit(planner, schedule, first.instant, verdict.workflow_input, verdict.answer)
-            case Refuse():
-                _reject(planner, schedule_id, first.instant, verdict)
-            case Held():
-                _wait_for_answer(planner, schedule, verdict)
+        return ()
+    instant = draft.agenda.standing_at(schedule_id) if first is None else first.instant
+    if instant is None:
+        return ()
+    verdict = gate(draft, schedule, instant, _previous_at(schedule, instant))
+    match verdict:
+        case Admit():
+            planner.consumed = planner.consumed or first is None
+            admit(planner, schedule, instant, verdict.workflow_input, verdict.answer)
+        case Refuse():
+            _reject(planner, schedule_id, instant, verdict)
+        case Held():
+            _wait_for_answer(planner, schedule, verdict)
     return ()
 
 

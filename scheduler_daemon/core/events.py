@@ -29,7 +29,7 @@ from scheduler_daemon.core.model import (
 )
 
 
-class _Event(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="kind", omit_defaults=True):
+class _Event(msgspec.Struct, frozen=True, gc=False, kw_only=True, tag=True, tag_field="kind", omit_defaults=True):
     at: datetime
 
 
@@ -279,7 +279,7 @@ ScheduleEvent = _OfSchedule
 # --- notes: folded like events, never stored --------------------------------------------------------------------------
 
 
-class RunNoted(msgspec.Struct, frozen=True):
+class RunNoted(msgspec.Struct, frozen=True, gc=False):
     """A run's live part is replaced; `schedule_id` finds it."""
 
     schedule_id: str
@@ -287,19 +287,19 @@ class RunNoted(msgspec.Struct, frozen=True):
     live: RunLive
 
 
-class ServerNoted(msgspec.Struct, frozen=True):
+class ServerNoted(msgspec.Struct, frozen=True, gc=False):
     """What is known of the workflow server now."""
 
     server: ServerView
 
 
-class AnswerNoted(msgspec.Struct, frozen=True):
+class AnswerNoted(msgspec.Struct, frozen=True, gc=False):
     """What is known of one deployment now."""
 
     answer: Answer
 
 
-class ModeNoted(msgspec.Struct, frozen=True):
+class ModeNoted(msgspec.Struct, frozen=True, gc=False):
     """Admission is off while draining or while the disk is full; no instant is consumed meanwhile."""
 
     draining: bool

@@ -32,13 +32,13 @@ def note(draft: Draft, live: ev.Note) -> None:
         case ev.RunNoted():
             _note_run(draft, live)
         case ev.ServerNoted():
-            draft.set_globals(server=live.server)
+            draft.globals.server = live.server
             draft.agenda.index_server(live.server)
         case ev.AnswerNoted():
             draft.answers[live.answer.deployment_id] = live.answer
             draft.agenda.index_answer(live.answer)
         case ev.ModeNoted():
-            draft.set_globals(draining=live.draining, full=live.full)
+            draft.globals.draining, draft.globals.full = live.draining, live.full
 
 
 # --- the whole daemon -------------------------------------------------------------------------------------------------
@@ -46,7 +46,8 @@ def note(draft: Draft, live: ev.Note) -> None:
 
 def _epoch_started(draft: Draft, event: ev.EpochStarted) -> None:
     """A new process: calls that were open are ambiguous, and what was known of the server is not any more."""
-    draft.set_globals(epoch=event.epoch, server=ServerView(), draining=False, full=False)
+    now = draft.globals
+    now.epoch, now.server, now.draining, now.full = event.epoch, ServerView(), False, False
     draft.agenda.index_server(draft.globals.server)
     for answer in list(draft.answers.keys()):
         draft.answers.pop(answer)
@@ -67,11 +68,11 @@ def _after_restart(run: Run) -> Run:
 
 
 def _decided(draft: Draft, event: ev.Decided) -> None:
-    draft.set_globals(decided_until=max(draft.globals.decided_until, event.until))
+    draft.globals.decided_until = max(draft.globals.decided_until, event.until)
 
 
 def _clock_stepped(draft: Draft, event: ev.ClockStepped) -> None:
-    draft.set_globals(clock_step_s=event.step_s, clock_step_at=event.at)
+    draft.globals.clock_step_s, draft.globals.clock_step_at = event.step_s, event.at
 
 
 # --- schedules --------------------------------------------------------------------------------------------------------
@@ -231,7 +232,7 @@ def _run_admitted(draft: Draft, event: ev.RunAdmitted) -> None:
     passed = _passed(schedule, event.n, event.instant)
     draft.put(replace(schedule, runs=(*schedule.runs, run), admitted_last_at=event.at, **passed))
     draft.owners[event.run_id] = event.schedule_id
-    draft.set_globals(run_number=max(draft.globals.run_number, event.number))
+    draft.globals.run_number = max(draft.globals.run_number, event.number)
 
 
 def _dispatch_marked(draft: Draft, event: ev.DispatchMarked) -> None:
@@ -276,8 +277,7 @@ def _run_settled(draft: Draft, event: ev.RunSettled) -> None:
     holds = schedule.holds
     if event.hold_until is not None:
         holds = (*(hold for hold in holds if hold.until > event.at), Hold(run.run_id, event.hold_until))
-    runs = tuple(other for other in schedule.runs if other.run_id != run.run_id)
-    draft.put(replace(schedule, runs=runs, holds=holds, n=event.n))
+    draft.put(replace(schedule, runs=_without(schedule.runs, run), holds=holds, n=event.n))
     _count_slot(draft, run, None)
     if event.reason == "outcome-unknown":
         _keep_unknown(draft, event, run)
@@ -325,16 +325,24 @@ def _move(draft: Draft, event: Any, **changes: Any) -> None:
     before = _run(draft, event)
     phase = lifecycle.after(before.phase, type(event).__name__, before.run_id)
     after = replace(before, phase=phase, **changes)
-    runs = tuple(after if run.run_id == before.run_id else run for run in schedule.runs)
-    draft.put(replace(schedule, runs=runs, n=event.n))
+    draft.put(replace(schedule, runs=_with(schedule.runs, before, after), n=event.n))
     _count_slot(draft, before, after)
+
+
+def _with(runs: tuple[Run, ...], before: Run, after: Run) -> tuple[Run, ...]:
+    """These runs with one of them changed; nearly always it is the only one."""
+    return (after,) if len(runs) == 1 else tuple(after if run is before else run for run in runs)
+
+
+def _without(runs: tuple[Run, ...], ended: Run) -> tuple[Run, ...]:
+    return () if len(runs) == 1 else tuple(run for run in runs if run is not ended)
 
 
 def _count_slot(draft: Draft, before: Run, after: Run | None) -> None:
     held = before.phase in lifecycle.HOLDS_SLOT
     holds = after is not None and after.phase in lifecycle.HOLDS_SLOT
     if held != holds:
-        draft.set_globals(slots_used=draft.globals.slots_used + (1 if holds else -1))
+        draft.globals.slots_used += 1 if holds else -1
 
 
 def _note_run(draft: Draft, live: ev.RunNoted) -> None:
@@ -342,7 +350,7 @@ def _note_run(draft: Draft, live: ev.RunNoted) -> None:
     run = schedule.run(live.run_id) if schedule is not None else None
     if schedule is not None and run is not None:
         noted = replace(run, live=live.live)
-        draft.put(replace(schedule, runs=tuple(noted if other is run else other for other in schedule.runs)))
+        draft.put(replace(schedule, runs=_with(schedule.runs, run, noted)))
         return
     unknown = draft.unknown.get(live.run_id)
     if unknown is not None:

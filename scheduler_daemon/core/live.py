@@ -13,7 +13,7 @@ import msgspec
 from scheduler_daemon.core.model import Json, ServerFacts
 
 
-class ServerView(msgspec.Struct, frozen=True, kw_only=True):
+class ServerView(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """What is known of the workflow server in this process's life.
 
     `up` needs a health answer and the checks of first contact; `refusal` is why admission stays off although it answers
@@ -32,7 +32,7 @@ class ServerView(msgspec.Struct, frozen=True, kw_only=True):
     tries: int = 0
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class Answer(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """The shared preflight answer of one deployment: fresh until `until_mono`, judged at `answered_at`.
 
     `diagnostics` is None while nothing was answered yet, empty when runnable.  `ask_seq` is the open question.

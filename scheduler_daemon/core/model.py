@@ -19,14 +19,14 @@ Json = Any
 """A decoded JSON value."""
 
 
-class Now(msgspec.Struct, frozen=True):
+class Now(msgspec.Struct, frozen=True, gc=False):
     """One reading of both clocks: `at` judges instants and lateness, `mono` (seconds) judges waiting."""
 
     at: datetime
     mono: float
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+class Settings(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """The configured figures that decisions depend on.  Seconds throughout."""
 
     max_concurrent_runs: int = 4
@@ -39,14 +39,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 # --- the definition ---------------------------------------------------------------------------------------------------
 
 
-class Cron(msgspec.Struct, frozen=True, tag="cron", tag_field="kind", forbid_unknown_fields=True):
+class Cron(msgspec.Struct, frozen=True, gc=False, tag="cron", tag_field="kind", forbid_unknown_fields=True):
     """A five-field cron expression, evaluated in an IANA zone."""
 
     expression: str
     timezone: str = "UTC"
 
 
-class OneShot(msgspec.Struct, frozen=True, tag="oneshot", tag_field="kind", forbid_unknown_fields=True):
+class OneShot(msgspec.Struct, frozen=True, gc=False, tag="oneshot", tag_field="kind", forbid_unknown_fields=True):
     """One instant, given with an offset."""
 
     at: datetime
@@ -55,7 +55,7 @@ class OneShot(msgspec.Struct, frozen=True, tag="oneshot", tag_field="kind", forb
 Trigger = Cron | OneShot
 
 
-class Definition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Definition(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """What a caller asked for; spec section 3 gives the rule of each field."""
 
     schedule_id: str
@@ -79,7 +79,7 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 # --- what the server said ---------------------------------------------------------------------------------------------
 
 
-class ServerFacts(msgspec.Struct, frozen=True, omit_defaults=True):
+class ServerFacts(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """What a server announced, noted under a mark so that a later start can tell whether it is the same one."""
 
     url: str
@@ -97,7 +97,7 @@ class ServerFacts(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.url == other.url and self.store_root == other.store_root
 
 
-class Checkpoint(msgspec.Struct, frozen=True):
+class Checkpoint(msgspec.Struct, frozen=True, gc=False):
     """Where a run stood when it was last seen at rest; a larger `trace_count` or another status is newer."""
 
     status: str
@@ -108,7 +108,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
         return status != self.status or trace_count > self.trace_count
 
 
-class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Result(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """What the server's answer said of a run, kept with the outcome; `output` is at most 64 KiB, else `truncated`."""
 
     status: str
@@ -130,7 +130,7 @@ Waiting = Literal["no-slot", "preflight-pending", "server-unreachable", "overlap
 """Why a due occurrence is held rather than admitted."""
 
 
-class Candidate(msgspec.Struct, frozen=True, omit_defaults=True):
+class Candidate(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """A due, unadmitted occurrence.  `previous_instant` is pinned here because later rows may overtake it."""
 
     instant: datetime
@@ -139,7 +139,7 @@ class Candidate(msgspec.Struct, frozen=True, omit_defaults=True):
     previous_instant: datetime | None = None
 
 
-class Mark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Mark(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """The executing mark: from its commit on, the request may have left this process.
 
     `kind` resume makes it an ACTIVE attempt: `attempt` counts from 1, `checkpoint` was read just before, `payload` and
@@ -158,7 +158,7 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     caller_gone: bool = False
 
 
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
+class Finding(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """What the last question about an unfinished run found: unknown to the server, a result, or runs it stopped since."""
 
     kind: Literal["unknown", "result", "listed", "failed"]
@@ -167,7 +167,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
 
 
-class RunLive(msgspec.Struct, frozen=True, kw_only=True):
+class RunLive(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """What this process is doing about a run right now; gone at a restart.
 
     `call_seq` is the open start or resume, sent again under the same key if `repeat`; `ask_seq` is the open inspect or list.
@@ -190,7 +190,7 @@ Phase = Literal["admitted", "running", "ambiguous", "interrupted"]
 """Where an unfinished run stands; `ambiguous` is shown to callers as running."""
 
 
-class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Run(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """One admitted, unfinished occurrence with everything that was pinned at admission.
 
     `server` is the one its last request was marked for; it outlives the mark, so that an interrupted run is asked after there.
@@ -218,7 +218,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     live: RunLive = RunLive()
 
 
-class UnknownRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class UnknownRun(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """A run that ended `outcome-unknown`; its ids and its attempt are kept for good, so that no resume repeats it.
 
     It is watched until `watch_until` when the server's id is known; `observed` is what the server showed later.
@@ -236,7 +236,7 @@ class UnknownRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     live: RunLive = RunLive()
 
 
-class Hold(msgspec.Struct, frozen=True):
+class Hold(msgspec.Struct, frozen=True, gc=False):
     """An `outcome-unknown` end that keeps holding overlap until then (`hold_unknown_s`)."""
 
     run_id: str
@@ -246,7 +246,7 @@ class Hold(msgspec.Struct, frozen=True):
 # --- the schedule -----------------------------------------------------------------------------------------------------
 
 
-class Diagnostic(msgspec.Struct, frozen=True, omit_defaults=True):
+class Diagnostic(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """Why a schedule needs an operator: `code` is stable, `message` is for people, `data` locates it."""
 
     code: str
@@ -255,7 +255,7 @@ class Diagnostic(msgspec.Struct, frozen=True, omit_defaults=True):
     data: dict[str, Json] = {}
 
 
-class Closing(msgspec.Struct, frozen=True):
+class Closing(msgspec.Struct, frozen=True, gc=False):
     """The last pause, delete, block or trigger change: runs admitted up to record `n` that turn out unsent end with it."""
 
     n: int
@@ -265,7 +265,7 @@ class Closing(msgspec.Struct, frozen=True):
 ScheduleStatus = Literal["active", "finished", "paused", "blocked", "deleted"]
 
 
-class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Schedule(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """One schedule and all that is undecided or unfinished about it.
 
     `watermark` is its own; the effective one is `State.watermark_of`.  `span_at` is from when a pause or block has been
@@ -304,7 +304,10 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def run(self, run_id: str) -> Run | None:
         """Its unfinished run of that id."""
-        return next((run for run in self.runs if run.run_id == run_id), None)
+        for run in self.runs:
+            if run.run_id == run_id:
+                return run
+        return None
 
     def allowance(self, settings: Settings) -> timedelta:
         """How late a start may be before it counts as missed."""
@@ -353,7 +356,7 @@ FINAL: frozenset[str] = frozenset(
 )
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Row(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """One transition of one occurrence, or of a range of them (`first_instant`, `last_instant`, `count`).
 
     `at_least` says that `count` is a lower bound.  `n` orders the rows of a schedule; numbers without a row exist.

@@ -24,8 +24,11 @@ EPOCH_AT = datetime(1970, 1, 1, tzinfo=UTC)
 V = TypeVar("V")
 
 
-class Globals(msgspec.Struct, frozen=True, kw_only=True):
-    """The few values that belong to no schedule.  `effect_seq`, `server` and the modes are live, the rest is durable."""
+class Globals(msgspec.Struct, kw_only=True):
+    """The few values that belong to no schedule.  `effect_seq`, `server` and the modes are live, the rest is durable.
+
+    A state's are never changed: each draft has its own copy, which takes their place when it is merged.
+    """
 
     epoch: int = 0
     run_number: int = 0
@@ -53,7 +56,8 @@ class Overlay(Generic[V]):
         return changed[key] if key in changed else self._base.get(key)
 
     def __getitem__(self, key: str) -> V:
-        value = self.get(key)
+        changed = self._changed
+        value = changed[key] if key in changed else self._base.get(key)
         if value is None:
             raise KeyError(key)
         return value
@@ -131,7 +135,7 @@ class Draft:
         self.settings = state.settings
         self.store_id = state.store_id
         self.agenda = state.agenda
-        self.globals = state.globals
+        self.globals = msgspec.structs.replace(state.globals)
         self.schedules: Overlay[Schedule] = Overlay(state.schedules)
         self.unknown: Overlay[UnknownRun] = Overlay(state.unknown)
         self.owners: Overlay[str] = Overlay(state.owners)
@@ -140,9 +144,6 @@ class Draft:
 
     def watermark_of(self, schedule: Schedule) -> datetime:
         return effective_watermark(schedule, self.globals.decided_until)
-
-    def set_globals(self, **changes: object) -> None:
-        self.globals = msgspec.structs.replace(self.globals, **changes)
 
     def put(self, schedule: Schedule) -> None:
         """Replace one schedule; it is indexed again before anything next asks the agenda."""
@@ -168,11 +169,14 @@ class Draft:
         schedule = self.schedules.get(owner) if owner is not None else None
         if schedule is None:
             return None
-        return next((run for run in schedule.runs if run_id in (run.run_id, run.server_run_id)), None)
+        for run in schedule.runs:
+            if run_id in (run.run_id, run.server_run_id):
+                return run
+        return None
 
     def next_seq(self) -> int:
         """A number for an effect, never used before in this process."""
-        self.set_globals(effect_seq=self.globals.effect_seq + 1)
+        self.globals.effect_seq += 1
         return self.globals.effect_seq
 
     def merge(self) -> None:
@@ -180,7 +184,7 @@ class Draft:
         self.reindex()
         for overlay in (self.schedules, self.unknown, self.owners, self.answers):
             overlay.merge()
-        self.state.globals = self.globals
+        self.state.globals = msgspec.structs.replace(self.globals)
 
     def drop(self) -> None:
         """The write failed: nothing of this happened."""

@@ -145,7 +145,7 @@ class Replay:
         if commit.decided_until is not None:
             fold(self._draft, Decided(at=commit.at, until=commit.decided_until))
         if commit.run_number > self._draft.globals.run_number:
-            self._draft.set_globals(run_number=commit.run_number)
+            self._draft.globals.run_number = commit.run_number
 
     # --- records ---
 
@@ -265,7 +265,7 @@ class Replay:
         for schedule_id, n in judged.last_n.items():
             self._go_on_at(schedule_id, n)
         if judged.run_number > self._draft.globals.run_number:
-            self._draft.set_globals(run_number=judged.run_number)
+            self._draft.globals.run_number = judged.run_number
 
     def _pending(self, damage: Damage) -> DamageLine:
         """The damage, and who has to be blocked for it: nobody who is deleted, since that admits nothing as it is."""
@@ -301,7 +301,7 @@ class Replay:
         for schedule_id, last in n.items():
             self._go_on_at(schedule_id, last)
         if self._run_number_min:
-            self._draft.set_globals(run_number=self._draft.globals.run_number + self._run_number_min)
+            self._draft.globals.run_number = self._draft.globals.run_number + self._run_number_min
         for damage in fresh:
             self.judged[key_of(damage)] = self._pending(damage)
         self._draft.merge()
