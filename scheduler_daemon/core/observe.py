@@ -267,11 +267,19 @@ def _still_unsure(planner: Planner, run: Run) -> None:
 
 
 def _stepped(planner: Planner, observation: cmd.Stepped) -> None:
-    """The wall clock was set.  Nothing is decided by it: the watermark does not go back, and a jump ahead is downtime."""
-    if abs(observation.step_s) > STEP_S:
-        planner.emit(ev.ClockStepped(at=planner.at, step_s=observation.step_s))
-        planner.log("clock_stepped", "warning", step_s=observation.step_s)
-        for schedule_id in list(planner.draft.schedules.keys()) if observation.step_s < 0 else ():
-            schedule = planner.draft.schedules[schedule_id]
-            if schedule.candidate is not None or schedule.runs:
-                planner.draft.touch(schedule_id)
+    """The wall clock was set.  Nothing is decided by it: the watermark does not go back, and a jump ahead is downtime.
+
+    Set back, it makes what had its time, or had run out, lie ahead again: what is held, and the watch of an unknown end.
+    """
+    if abs(observation.step_s) <= STEP_S:
+        return
+    planner.emit(ev.ClockStepped(at=planner.at, step_s=observation.step_s))
+    planner.log("clock_stepped", "warning", step_s=observation.step_s)
+    if observation.step_s > 0:
+        return
+    draft = planner.draft
+    for schedule in draft.schedules.values():
+        if schedule.candidate is not None or schedule.runs:
+            draft.touch(schedule.definition.schedule_id)
+    for unknown in draft.unknown.values():
+        draft.agenda.index_unknown(unknown)

@@ -152,6 +152,30 @@ def test_the_watch_goes_on_after_a_restart():
     assert world.one(cmd.InspectRun).server_run_id == "server-run-000001"
 
 
+def test_a_watch_that_a_wrong_clock_ended_goes_on_when_the_clock_is_set_right():
+    world = lost_resume(cron=DAILY)
+    world.inspected(FRESH)
+    world.set_clock("2026-01-07 09:00")
+    world.pass_s(60)
+    assert world.all(cmd.InspectRun) == []
+    world.set_clock("09:01")
+    assert world.one(cmd.InspectRun).server_run_id == "server-run-000001"
+
+
+def test_setting_the_clock_back_neither_hastens_a_watch_nor_revives_one_that_is_over():
+    world = lost_resume(cron=DAILY)
+    world.inspected(FRESH)
+    world.pass_s(1)
+    world.set_clock("08:30")
+    assert world.all(cmd.InspectRun) == []
+    world.pass_s(4)
+    world.inspected(FRESH)
+    world.until("2026-01-07 09:00")
+    world.set_clock("2026-01-06 10:00")
+    world.pass_s(3600)
+    assert world.all(cmd.InspectRun) == []
+
+
 def test_another_server_is_not_asked():
     world = lost_resume(cron=DAILY)
     world.open.clear()
