@@ -94,6 +94,13 @@ MUTANTS = (
         '_case("H", "repeat", **_LOST_RESUME, **_THERE, **_KEYED)',
     ),
     Mutant(
+        "deserted-unasked",
+        "a resume whose caller went away is given up by what was known before",
+        "scheduler_daemon.core.reconcile",
+        '_case("X", "inspect", **_DESERTED, finding=_UNTOLD)',
+        '_case("X", "fail", **_DESERTED, finding=_UNTOLD)',
+    ),
+    Mutant(
         "early-effects",
         "effects leave before their intent is durable",
         "scheduler_daemon.runtime.engine",

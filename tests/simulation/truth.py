@@ -13,7 +13,7 @@ from typing import Any
 from rpc_client.errors import APPLICATION_ERROR, NOT_RUN_CODES, Answered, Refused
 from tests.simulation.loop import Process
 from tests.simulation.model import RunAccount, Violation
-from tests.simulation.server import Execution, ServerRun, ServerStore
+from tests.simulation.server import Execution, ServerProcess, ServerRun, ServerStore
 from tests.simulation.wire import Call
 
 READABLE = ("completed", "failed", "exhausted", "interrupted")
@@ -25,7 +25,7 @@ def demand(holds: object, what: str) -> None:
 
 
 class Truth:
-    """`runs` is the ledger's account by start key; `stores` are all that ever answered.
+    """`runs` is the ledger's account by start key; `stores` are all that ever answered, `came` says which of them when.
 
     `faithful` says that every server so far was the same one and kept keys: then nothing may end unknown.
     """
@@ -33,6 +33,7 @@ class Truth:
     def __init__(self) -> None:
         self.runs: Mapping[str, RunAccount] = {}
         self.stores: list[ServerStore] = []
+        self.came: list[tuple[float, ServerStore]] = []
         self.sends: dict[str, list[Call]] = {}
         self.inspects: dict[str, Call] = {}
         self.now_s: Callable[[], float] = lambda: 0.0
@@ -44,6 +45,13 @@ class Truth:
         self._never: set[str] = set()
 
     # --- as it happens ---
+
+    def booted(self, server: ServerProcess) -> None:
+        """From now on this one answers at the address."""
+        if server.store not in self.stores:
+            self.stores.append(server.store)
+        self.came.append((self.now_s(), server.store))
+        self.faithful = self.faithful and server.keyed and server.store is self.stores[0]
 
     def sending(self, call: Call) -> None:
         """A start or resume leaves: its intent is durable, and it is no repeat that could execute twice."""
@@ -131,13 +139,21 @@ class Truth:
         demand(not could_ask or refused, f"{run.run_id}: unknown, although the server keeps its key")
 
     def _asked_since(self, run: RunAccount) -> None:
-        """A resume is judged by what the server shows after sight of it was lost, unless another server is there now."""
+        """A resume is judged by what the server shows after sight of it was lost, and never by what it showed before.
+
+        Where another server took the place of the marked one there is nobody left to ask: its answers are about runs of its own.
+        """
         asked = self.inspects.get(run.server_run_id or "")
         if asked is None or run.marked_by is None or run.lost_s is None or asked.daemon is not self.daemon:
             return
-        if asked.server.store.root == run.marked_by.store_root:
+        if all(store.root == run.marked_by.store_root for store in self._there_since(run.lost_s)):
             asked_since = asked.sent_s >= run.lost_s and asked.ending is not None
             demand(asked_since, f"{run.run_id}: unknown by what the server showed before the loss")
+
+    def _there_since(self, lost_s: float) -> list[ServerStore]:
+        """What the daemon can have met at the address since then: who was there, or had been last, and who came later."""
+        before = [store for came_s, store in self.came if came_s <= lost_s]
+        return before[-1:] + [store for came_s, store in self.came if came_s > lost_s]
 
     # --- lookups ---
 

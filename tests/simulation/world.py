@@ -160,10 +160,8 @@ class World:
     def boot_server(self, features: tuple[str, ...], store: ServerStore) -> None:
         self._instances += 1
         instance_id = f"instance-{self._instances}" if self.plan.announces_instance else None
-        if store not in self.truth.stores:
-            self.truth.stores.append(store)
-        process = self.server.process = ServerProcess(self.server, store, features, instance_id)
-        self.truth.faithful = self.truth.faithful and process.keyed and store is self.truth.stores[0]
+        self.server.process = ServerProcess(self.server, store, features, instance_id)
+        self.truth.booted(self.server.process)
         self.note("server up", instance_id, features, store.root)
 
     def kill_server(self) -> None:
