@@ -78,8 +78,8 @@ format: $(READY) ## let ruff lay out the source
 install-systemd: ## as root: the daemon under /opt with its units; enables and starts nothing
 	@PYTHON=$(PYTHON) deploy/systemd/install.sh
 
-bench: $(READY) ## the benchmarks, one JSON line a case
-	$(BIN)/python -m tests.benchmarks
+bench: $(READY) ## the benchmarks, one JSON line a case; CASES and BENCH_OPTIONS choose
+	$(BIN)/python -m tests.benchmarks $(BENCH_OPTIONS) $(CASES)
 
 coverage: $(READY) ## the short suite under coverage, with what it missed
 	$(BIN)/python -m coverage run -m pytest -m "not long and not alone"

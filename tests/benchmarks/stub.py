@@ -1,7 +1,13 @@
 """A workflow server that does nothing, as fast as it can, and remembers when each start arrived.
 
-`python -m tests.benchmarks.stub PORT` serves the methods that the daemon asks for, in the recorded shapes.  `GET /arrivals` answers
-`[[arrived_at, due, deployment_id], …]`, `GET /reset` forgets them.  `due` is what the workflow input carried, if anything.
+`python -m tests.benchmarks.stub PORT` serves the methods that the daemon asks for, in the recorded shapes.  It announces no feature, so
+the daemon must treat it as a plain server.  Beside `POST /rpc`:
+
+  GET /arrivals   [[arrived_at, k, due], …], `k` and `due` as the workflow input carried them
+  GET /stats      {"count": starts, "unique": distinct (k, due)}
+  GET /reset      forgets them
+
+Owns: the recording.  Must never know: who calls, when a start was due.
 """
 
 import asyncio
@@ -16,14 +22,18 @@ _ARTIFACT = {"artifact_id": "bench", "artifact_version": 1, "diagnostics": [], "
 _READS = {
     "workflow.health": {"status": "ok", "store_root": "/nonexistent/bench"},
     "workflow.sources.list": {"sources": [], "total": 0, "next_cursor": None},
+    "workflow.deployments.inspect": {
+        "id": "bench", "artifact_id": "bench", "artifact_version": 1, "bindings": [], "drift_policy": "block"
+    },
     "workflow.deployments.validate": {**_ARTIFACT, "deployment_id": "bench", "status": "runnable"},
     "workflow.artifacts.inspect": {"id": "bench", "version": 1, "input_schema": {"type": "object"}},
-}
+}  # fmt: skip
 
 
 class Stub:
     def __init__(self) -> None:
-        self.arrivals: list[tuple[float, str | None, str]] = []
+        self.arrivals: list[tuple[float, str | None, str | float | None]] = []
+        self.seen: set[tuple[str | None, str | float | None]] = set()
 
     def answer(self, call: dict) -> dict:
         method, given = call["method"], call.get("params") or {}
@@ -31,7 +41,10 @@ class Stub:
             return {"jsonrpc": "2.0", "id": call["id"], "result": _READS[method]}
         if method != "workflow.runs.start":
             return {"jsonrpc": "2.0", "id": call["id"], "error": {"code": -32601, "message": "Method not found"}}
-        self.arrivals.append((time.time(), given.get("workflow_input", {}).get("due"), given["deployment_id"]))
+        told = given.get("workflow_input", {})
+        k, due = told.get("k"), told.get("due")
+        self.arrivals.append((time.time(), k, due))
+        self.seen.add((k, due))
         result = {
             **_ARTIFACT,
             "deployment_id": given["deployment_id"],
@@ -50,9 +63,13 @@ class Stub:
         if request.method == "POST":
             call = msgspec.json.decode(await request.read())
             return web.Response(body=msgspec.json.encode(self.answer(call)), headers=_JSON)
-        if request.path == "/reset":
+        told: object = self.arrivals
+        if request.path == "/stats":
+            told = {"count": len(self.arrivals), "unique": len(self.seen)}
+        elif request.path == "/reset":
             self.arrivals.clear()
-        return web.Response(body=msgspec.json.encode(self.arrivals), headers=_JSON)
+            self.seen.clear()
+        return web.Response(body=msgspec.json.encode(told), headers=_JSON)
 
 
 async def serve(port: int) -> None:
