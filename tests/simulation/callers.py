@@ -191,7 +191,7 @@ class Callers:
         wait, leave_s = self.chance.random() < 0.7, None
         if wait and self.chance.random() < 0.4:
             leave_s = self.chance.expovariate(1 / 2.0)
-            self.world.truth.deserted.add(f"{run.key}:{run.attempts + 1}")
+            self.world.server.later(leave_s, self._deserts, run)
         if self.chance.random() < 0.15:  # somebody else has the same idea
             asyncio.ensure_future(
                 self.world.ask("resume_run", run.run_id, {"ok": False}, "submitted", wait=True)
@@ -201,6 +201,13 @@ class Callers:
         answer = await self.world.ask("resume_run", run_id, {"ok": True}, "submitted", wait=wait, leave_s=leave_s)
         if answer.how == "ok" and (before != "interrupted" or run.attempts == attempts):
             raise Violation(f"{run_id}: a resume was acknowledged that nothing durable tells of (it was {before})")
+
+    def _deserts(self, run: RunAccount) -> None:
+        """Its caller goes away now: from the attempt that is open, or from one whose mark is just being written.
+
+        Which number that is was not known when it was asked for: somebody else's attempt may have come first.
+        """
+        self.world.truth.deserted |= {f"{run.key}:{attempt}" for attempt in (run.attempts, run.attempts + 1)}
 
     async def _abandon_run(self) -> None:
         run = self._interrupted() if self.chance.random() < 0.8 else self._some_run()
