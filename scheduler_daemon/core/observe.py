@@ -19,9 +19,9 @@ from scheduler_daemon.core import events as ev
 from scheduler_daemon.core import judging, upstream
 from scheduler_daemon.core.closing import settle_unsent
 from scheduler_daemon.core.commands import Plan
-from scheduler_daemon.core.model import Json, Run, RunLive, Schedule
+from scheduler_daemon.core.model import Json, Result, Run, RunLive, Schedule
 from scheduler_daemon.core.planning import Planner, backoff_s
-from scheduler_daemon.core.settling import fail_closed, readable, reject, settle
+from scheduler_daemon.core.settling import fail_closed, readable, reject, settle, speaks_of
 from scheduler_daemon.core.state import Draft
 
 NOT_RUN = frozenset({-32600, -32601, -32602, -32700, 413})
@@ -75,12 +75,16 @@ def _answered(planner: Planner, observation: cmd.CallAnswered) -> None:
     result = observation.result
     if result.status == "unrunnable" and run.mark is not None and run.mark.kind == "start":
         reject(planner, run, "unrunnable", "the server would not run the deployment", result.diagnostics)
-    elif readable(result):
+    elif readable(result) and speaks_of(planner.draft, run, result):
         settle(planner, run, result)
     elif run.live.repeat:
-        fail_closed(planner, run, "H", f"the repeated request was answered with status {result.status!r}")
+        fail_closed(planner, run, "H", f"the repeated request was answered with {_told(result)}")
     else:
-        _lose(planner, run, f"unreadable answer: status {result.status!r}")
+        _lose(planner, run, f"unreadable answer: {_told(result)}")
+
+
+def _told(result: Result) -> str:
+    return f"status {result.status!r} of run {result.server_run_id!r}"
 
 
 # --- refused ----------------------------------------------------------------------------------------------------------

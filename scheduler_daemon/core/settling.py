@@ -12,6 +12,7 @@ from typing import get_args
 from scheduler_daemon.core import events as ev
 from scheduler_daemon.core.model import Checkpoint, Json, Result, Run, Status
 from scheduler_daemon.core.planning import Planner
+from scheduler_daemon.core.state import Draft
 
 WATCH = timedelta(hours=24)
 """How long a run that ended `outcome-unknown` is still asked after.  Source: spec section 6."""
@@ -27,6 +28,14 @@ assert set(_ENDS.values()) <= set(get_args(Status))
 def readable(result: Result) -> bool:
     """Whether this result says where the run stands."""
     return result.status in _ENDS or (result.status == "interrupted" and result.server_run_id is not None)
+
+
+def speaks_of(draft: Draft, run: Run, result: Result) -> bool:
+    """Whether this result is about that run, as far as ids tell: one that names another run settles nothing."""
+    told = result.server_run_id
+    if run.server_run_id is not None:
+        return told in (None, run.server_run_id)
+    return told is None or draft.owners.get(told) is None
 
 
 def settle(planner: Planner, run: Run, result: Result) -> None:

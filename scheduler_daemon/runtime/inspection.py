@@ -120,7 +120,7 @@ class Inspection:
 
     async def fresh(self, run: Run) -> Result:
         """Where the server shows an interrupted run right now.  Raises `Rejected` ServerUnavailable, or `ServerRefused`."""
-        result = result_of(await self._ask_server(run.server_run_id or ""))
+        result = result_of(await self._ask_server(run.server_run_id or ""), of=run.server_run_id)
         if result is None:
             raise Rejected(
                 "ServerUnavailable", "the workflow server's answer cannot be read; nothing was changed", retryable=True
@@ -128,9 +128,9 @@ class Inspection:
         return result
 
     async def _ask_result(self, server_run_id: str) -> dict[str, Any] | None:
-        """What the server shows of a run, whole; None when it does not answer or does not know it."""
+        """What the server shows of a run, whole; None when it does not answer, or not about this run."""
         ending = await self._parts.client.runs_inspect(server_run_id)
-        if not isinstance(ending, Answered) or not isinstance(ending.result, dict):
+        if not isinstance(ending, Answered) or result_of(ending.result, of=server_run_id) is None:
             return None
         return cast("dict[str, Any]", ending.result)
 

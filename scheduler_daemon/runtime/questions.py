@@ -148,13 +148,13 @@ class Questions:
         told = cmd.RunInspected(
             seq=effect.seq, schedule_id=effect.schedule_id, run_id=effect.run_id, attempt=effect.attempt
         )
-        if unknown_to_server(ending):
+        if unknown_to_server(ending, effect.server_run_id):
             return [replace(told, known=False)]
         if not isinstance(ending, Answered):
             unanswered = Unanswered(ending)
             failed = replace(told, failed=unanswered.reason)
             return [failed, cmd.ServerMissed(0, unanswered.reason)] if unanswered.server_down else [failed]
-        result = result_of(ending.result)
+        result = result_of(ending.result, of=effect.server_run_id)
         return [replace(told, failed="unreadable answer") if result is None else replace(told, result=result)]
 
     async def list_stopped(self, effect: cmd.ListStopped) -> list[cmd.Observation]:
@@ -231,8 +231,12 @@ def _read(ending: Ending, shape: type[T]) -> T:
         raise Unanswered(Ambiguous(f"unreadable answer: {error}")) from None
 
 
-def unknown_to_server(ending: Ending) -> bool:
-    """The server's way of saying that there is no such thing: application error KeyError."""
+def unknown_to_server(ending: Ending, run_id: str = "") -> bool:
+    """The server's way of saying that there is no such thing: application error KeyError.
+
+    One that does not name the run is some other key that was missing in the server's own work, and no word about the run.
+    """
     if not isinstance(ending, Refused) or ending.code != APPLICATION_ERROR or not isinstance(ending.data, dict):
         return False
-    return cast("dict[str, Any]", ending.data).get("code") == "KeyError"
+    said = cast("dict[str, Any]", ending.data)
+    return said.get("code") == "KeyError" and run_id in str(said.get("message", ""))

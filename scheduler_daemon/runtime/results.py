@@ -30,11 +30,16 @@ class _ServerResult(msgspec.Struct, kw_only=True):
     trace_count: int = 0
 
 
-def result_of(answer: Any) -> Result | None:
-    """The server's run result as we keep it; None when it cannot be read.  Output over 64 KiB is left out and `truncated`."""
+def result_of(answer: Any, *, of: str | None = None) -> Result | None:
+    """The server's run result as we keep it; None when it cannot be read, or names another run than `of`.
+
+    Output over 64 KiB is left out and `truncated`.
+    """
     try:
         said = msgspec.convert(answer, _ServerResult)
     except msgspec.ValidationError:
+        return None
+    if of is not None and said.run_id not in (None, of):
         return None
     output, truncated = said.output, False
     if output and len(msgspec.json.encode(output)) > OUTPUT_BYTES_MAX:

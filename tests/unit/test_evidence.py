@@ -278,3 +278,49 @@ def test_the_run_timeout_goes_with_the_start():
 def test_max_steps_goes_with_the_start():
     world = started(max_steps=7)
     assert world.call().max_steps == 7
+
+
+# --- an answer about another run --------------------------------------------------------------------------------------
+
+
+def test_a_start_that_is_answered_with_the_id_of_another_unfinished_run_is_ambiguous():
+    world = World()
+    world.server_up()
+    world.create("one", cron=DAILY)
+    world.create("two", cron=DAILY)
+    world.until("09:00")
+    world.answered("run-000001", status="interrupted", server_run_id="run_a", trace_count=1)
+    world.answered("run-000002", status="interrupted", server_run_id="run_a", trace_count=1)
+    one, two = world.run("run-000001"), world.run("run-000002")
+    assert (one.phase, one.server_run_id, two.phase, two.server_run_id) == ("interrupted", "run_a", "ambiguous", None)
+    world.live_s(1)
+    world.listed("run_a")
+    row = world.rows("two")[-1]
+    assert (row.status, row.reason, row.detail["stopped_since"]) == ("failed", "outcome-unknown", ["run_a"])
+    assert world.run("run-000001").phase == "interrupted"
+
+
+def test_a_repeat_that_is_answered_with_the_id_of_another_unfinished_run_fails_closed():
+    world = World()
+    world.server_up(*KEYED)
+    world.create("one", cron=DAILY)
+    world.create("two", cron=DAILY)
+    world.until("09:00")
+    world.answered("run-000001", status="interrupted", server_run_id="run_a", trace_count=1)
+    world.lost("run-000002")
+    world.live_s(10)
+    world.answered("run-000002", status="completed", server_run_id="run_a")
+    row = world.rows("two")[-1]
+    assert (row.status, row.reason, row.detail["case"]) == ("failed", "outcome-unknown", "H")
+    assert "'run_a'" in row.detail["why"]
+
+
+def test_a_resume_that_is_answered_about_another_run_is_ambiguous_and_inspected():
+    world = started()
+    world.answered(status="interrupted", trace_count=1)
+    world.resume_run()
+    world.answered(status="completed", server_run_id="run_b", trace_count=4)
+    assert world.run().phase == "ambiguous"
+    world.live_s(1)
+    world.inspected(result("completed", "server-run-000001", trace_count=4))
+    assert (world.history()[-1], world.rows()[-1].server_run_id) == ("09:00 completed", "server-run-000001")
