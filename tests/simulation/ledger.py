@@ -32,6 +32,7 @@ class Ledger(ScheduleLedger):
     def batch(self, events: Sequence[ev.Event]) -> None:
         self.batches += 1
         self._started.clear()
+        self._turns.clear()
         for event in events:
             self.latest_at = max(self.latest_at, event.at)
             if isinstance(event, ev.ScheduleEvent):
@@ -74,6 +75,7 @@ class Ledger(ScheduleLedger):
         )  # a hold that ran out does not come back with the clock
         demand(len(holding) < schedule.active_max, f"{where}: admitted over {holding}")
         self._as_policy_says(schedule, event, where)
+        self._in_turn(schedule, event, where)
         self._number = event.number
         self._started[event.schedule_id] += 1
         wanted = resolved(schedule, event)
@@ -91,7 +93,16 @@ class Ledger(ScheduleLedger):
             event.n,
         )
         self.runs[event.run_id] = schedule.runs[event.run_id] = self.by_key[event.key] = run
+        schedule.admitted_at = event.at
         self._rowed(schedule, event.instant, "admitted")
+
+    def _in_turn(self, schedule: ScheduleAccount, event: ev.RunAdmitted, where: str) -> None:
+        """Nobody waits for the very same, a slot and an answer about that deployment, who should have come first."""
+        mine = schedule.turn(event.instant)
+        for other in self.schedules.values():
+            if other is not schedule and other.candidate is not None and other.contends_with(schedule, event.at):
+                demand(other.turn(other.candidate) > mine, f"{where}: {other.definition.schedule_id} comes first")
+        self._turns.append((event.at, schedule.definition.deployment_id, mine))
 
     def _as_policy_says(self, schedule: ScheduleAccount, event: ev.RunAdmitted, where: str) -> None:
         definition = schedule.definition

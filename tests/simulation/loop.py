@@ -39,8 +39,8 @@ class _Timers:
     def select(self, timeout: float | None) -> list[Any]:
         loop = self._loop
         loop.iterations += 1
-        if loop.iterations > ITERATIONS_MAX:
-            raise Stuck(f"{ITERATIONS_MAX} iterations at {loop.time():.3f} s: something spins")
+        if loop.iterations > loop.iterations_max:
+            raise Stuck(f"{loop.iterations_max} iterations at {loop.time():.3f} s: something spins")
         if timeout is None:
             raise Stuck("nothing is ready and no timer is set: everybody waits for everybody")
         if timeout > 0:
@@ -58,6 +58,7 @@ class SimLoop(asyncio.BaseEventLoop):
         super().__init__()
         self.now_s = 1000.0
         self.iterations = 0
+        self.iterations_max = ITERATIONS_MAX
         self.thread_s: Callable[[], float] = lambda: 0.0
         self._selector = _Timers(self)
         self.set_task_factory(_task_of_process)

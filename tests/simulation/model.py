@@ -13,6 +13,9 @@ from tests.simulation.loop import Process
 
 LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
+Turn = tuple[datetime, datetime, str]
+"""Who comes first: never admitted or longest ago, then the older instant, then the id."""
+
 
 class Violation(AssertionError):
     """An invariant does not hold."""
@@ -79,7 +82,7 @@ class ScheduleAccount:
     spans: list[tuple[datetime, datetime]] = field(default_factory=list)
     runs: dict[str, RunAccount] = field(default_factory=dict)
     holds: list[tuple[str, datetime]] = field(default_factory=list)
-    finals: int = 0
+    admitted_at: datetime = LONG_AGO
 
     @property
     def admits(self) -> bool:
@@ -103,6 +106,15 @@ class ScheduleAccount:
         """Ids of the runs that hold overlap at `at`."""
         unfinished = [run.run_id for run in self.runs.values() if run.unfinished]
         return unfinished + [run_id for run_id, until in self.holds if until > at]
+
+    def turn(self, instant: datetime) -> Turn:
+        return self.admitted_at, instant, self.definition.schedule_id
+
+    def contends_with(self, other: "ScheduleAccount", at: datetime) -> bool:
+        """Whether its candidate waits for nothing at `at` that the other does not wait for as well."""
+        same = self.definition.deployment_id == other.definition.deployment_id
+        due = self.candidate is not None and self.candidate <= at
+        return same and due and self.admits and len(self.holding(at)) < self.active_max
 
     @property
     def over(self) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 from scheduler_daemon.core import events as ev
 from scheduler_daemon.core.model import Settings
 from tests.simulation.minutes import instants, is_instant
-from tests.simulation.model import LONG_AGO, RunAccount, ScheduleAccount, Violation
+from tests.simulation.model import LONG_AGO, RunAccount, ScheduleAccount, Turn, Violation
 from tests.simulation.truth import Truth, demand
 
 SUMMARY_MAX = 1000
@@ -35,6 +35,7 @@ class ScheduleLedger:
         self._number = 0
         self._unsent: list[RunAccount] = []
         self._started: Counter[str] = Counter()
+        self._turns: list[tuple[datetime, str, Turn]] = []
 
     # --- the daemon ---
 
@@ -184,8 +185,16 @@ class ScheduleLedger:
         schedule = self._fresh(event, event.instant)
         demand(schedule.candidate is None, "two candidates")
         demand(schedule.admits, "a candidate of a schedule that admits nothing")
+        self._left_in_turn(schedule, event)
         schedule.candidate, schedule.candidate_batch = event.instant, self.batches
         schedule.own_at = max(schedule.own_at, event.instant)
+
+    def _left_in_turn(self, schedule: ScheduleAccount, event: ev.CandidateHeld) -> None:
+        """What was admitted in the wake that left this one waiting came first."""
+        deployment_id, mine = schedule.definition.deployment_id, schedule.turn(event.instant)
+        for at, to, turn in self._turns if event.waiting != "overlap" else ():
+            before = (at, to) != (event.at, deployment_id) or turn < mine
+            demand(before, f"{event.schedule_id} {event.instant}: held, although {turn} was admitted after its turn")
 
     def on_occurrence_closed(self, event: ev.OccurrenceClosed) -> None:
         schedule = self._fresh(event, event.instant)
