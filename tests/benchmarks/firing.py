@@ -54,13 +54,17 @@ def _all_at(due: datetime, count: int, kind: str) -> list[dict]:
 
 
 async def _fired(bench: Rig, due: datetime, count: int) -> dict[str, Any]:
-    """Wait for the instant and for all that is due at it; lateness, rate and cost."""
+    """Wait for the instant and for all that is due at it; lateness, rate and cost.
+
+    `cpu_share` says how much of the time the daemon computed: below one it waited, for the disk or for the stub.
+    """
     await wait_until(due, before_s=0.5)
-    before = bench.usage()
+    before, commits_before = bench.usage(), await bench.commits()
     early = await bench.count()
     await bench.quiet(count, 60 + count / 100, rest_s=10)
     seen = await bench.arrivals()
     late, after = lateness_ms(seen), bench.usage()
+    commits, commits_s = (now - then for now, then in zip(await bench.commits(), commits_before, strict=True))
     return {
         "lost": count - len(late),
         "duplicated": duplicates(seen),
@@ -69,6 +73,9 @@ async def _fired(bench: Rig, due: datetime, count: int) -> dict[str, Any]:
         **spread(late),
         "firings_per_s": round(count / (max(late) / 1000)),
         "cpu_us_per_firing": round((after.cpu_s - before.cpu_s) / count * 1e6),
+        "cpu_share": round((after.cpu_s - before.cpu_s) / (max(late) / 1000), 2),
+        "commits": commits,
+        "commit_ms": round(commits_s / max(1, commits) * 1000, 3),
         "resident_mb": round(after.resident_mb, 1),
     }
 

@@ -49,6 +49,12 @@ class Rig:
         assert self.daemon.process is not None
         return machine.usage(self.daemon.process.pid)
 
+    async def commits(self) -> tuple[int, float]:
+        """How many batches were made durable since the start, and the seconds that took."""
+        async with self._http.get(self.daemon.url.removesuffix("rpc") + "metrics") as response:
+            page = dict(line.rsplit(" ", 1) for line in (await response.text()).splitlines() if line[0] != "#")
+        return int(float(page["scheduler_commit_seconds_count"])), float(page["scheduler_commit_seconds_sum"])
+
     async def arrivals(self) -> list[Any]:
         return await self._told("arrivals")
 

@@ -106,6 +106,7 @@ async def paused(count: int = 100_000, *, awake: int = 10, minutes: int = 3) -> 
         "case": "all paused but a few",
         "n": count,
         "awake": awake,
+        "first_ms": round(min(late), 3),
         "lost": awake * minutes - len(late),
         "duplicated": duplicates(seen),
         **spread(late),
