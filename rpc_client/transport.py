@@ -4,12 +4,12 @@ Owns: the only use of the HTTP client library, connections, timeouts, and the ve
 Must never know: which methods exist, what a result means, whether a caller will try again.
 
 Invariants
-- A call that may execute something (`blocking=True`) is sent at most once, on a connection of its own: a kept
-  connection that the server has just closed would swallow the request and leave a doubt that costs more than a connect.
-  A read is sent at most twice, and twice only when a kept connection turned out to be stale.
-- `NotSent` without a status is said only if the library never asked for the request's body. `_Body` sets
-  `CallProbe.sent` when it is asked, before it hands out the first byte, and no method can begin before its params have
-  arrived: the flag can be early, never late. (The library's tracing tells the same moment, at five times the cost.)
+- A call that may execute something (`blocking=True`) is sent at most once. It goes out on a kept connection only if that
+  has rested for less than `Limits.reuse_s`, too short for any server to have let go of it, and only if nothing has come
+  in on it meanwhile, which `proof.Body` looks at in the moment of writing; a connection that fails the look carried
+  nothing, and another is taken. A server that lets go of one in spite of that gets each call on a connection of its own.
+- A read is sent at most twice, and twice only when a kept connection turned out stale.
+- `NotSent` without a status is said only if the library never asked for the request's body: see `proof.py`.
 - Redirects, proxies from the environment, cookies and compressed answers are not for this client: each could send the
   request somewhere else or cost unbounded memory.
 - The number of calls in flight is the caller's to bound (slots). A limit here would make a call wait inside the connect
@@ -24,12 +24,11 @@ import re
 import socket
 from collections.abc import Mapping
 from pathlib import Path
-from types import SimpleNamespace, TracebackType
+from types import TracebackType
 from typing import Any, Self
 
 import aiohttp
 import msgspec
-from aiohttp.abc import AbstractStreamWriter
 
 from rpc_client.codec import decode_answer, encode_request
 from rpc_client.endpoint import (
@@ -41,34 +40,23 @@ from rpc_client.endpoint import (
     token_from_file,
 )
 from rpc_client.errors import TOO_LARGE, Ambiguous, Ending, NotSent, Refused
+from rpc_client.proof import Body, CallProbe, Kept
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """What bounds a call.
 
     `read_s` is the whole time of a read that names no `timeout_s`. A kept connection is dropped after
-    `keepalive_s` of rest, which is shorter than common servers keep theirs, so that a stale one stays an exception.
+    `keepalive_s` of rest, which is shorter than common servers keep theirs, so that a stale one stays an exception; one
+    that carries what may execute after `reuse_s`, a quarter of the shortest that any server is known to keep its own.
     """
 
     connect_s: float = 5.0
     read_s: float = 10.0
     keepalive_s: float = 4.0
+    reuse_s: float = 0.5
     request_bytes_max: int = 1 << 20
     answer_bytes_max: int = 16 << 20
-
-
-class CallProbe:
-    """Filled in while a call runs, for a caller that cancels it and must know what it left behind.
-
-    `sent` False after a cancellation proves that no byte of the request left; True means that it may have.
-    """
-
-    __slots__ = ("reused", "sent", "stale")
-
-    def __init__(self) -> None:
-        self.sent = False
-        self.reused = False
-        self.stale = False
 
 
 # A peer that vanished without a word (power, cable, NAT) is noticed by the kernel after some 30 s: the only bound on a
@@ -95,6 +83,9 @@ _HEADERS = {
     "User-Agent": "rpc-client",
 }
 _CLOSE_S = 1.0
+_STALE_MAX = 8
+"""Kept connections that one call may find closed by the server before it counts as not reached for now."""
+
 _REASON_CHARS_MAX = 300
 _UNPRINTABLE = re.compile(r"[^ -~]+")
 
@@ -123,14 +114,16 @@ class Transport:
         self._tls = tls_context(self.endpoint.url, ca_file)
         self._credentials = Credentials(_token_source(token, token_file))
         self._request_ids = itertools.count(1)
+        self._kept_blocking, self._kept_reads = Kept(), Kept()
         self._blocking: aiohttp.ClientSession | None = None
         self._reads: aiohttp.ClientSession | None = None
 
     async def open(self) -> None:
         """Get ready to call. Nothing is connected before the first call needs it."""
         if self._blocking is None:
-            self._blocking = self._session(force_close=True, timeout=self._timeout(None))
-            self._reads = self._session(force_close=False, timeout=self._timeout(self._limits.read_s))
+            limits = self._limits
+            self._blocking = self._session(limits.reuse_s, self._timeout(None))
+            self._reads = self._session(limits.keepalive_s, self._timeout(limits.read_s))
 
     async def close(self) -> None:
         """Close every connection; calls in flight end as if the connection was lost.
@@ -187,11 +180,24 @@ class Transport:
             return NotSent(_line(f"no token to send: {error}"), server_down=False)
         if token is not None:
             headers["Authorization"] = f"Bearer {token}"
+        kept = self._kept_blocking if blocking else self._kept_reads
+        if not kept.trusted:
+            headers["Connection"] = "close"
         timeout = session.timeout if timeout_s is None else self._timeout(timeout_s)
-        exchange = _Exchange(session, self.endpoint.url, body, headers, timeout, request_id, probe or CallProbe())
-        ending = await self._once(exchange)
-        if exchange.probe.stale and not blocking:
+        url = self.endpoint.url
+        exchange = _Exchange(session, url, body, headers, timeout, request_id, probe or CallProbe(), kept)
+        return await self._carry(exchange, sent_max=1 if blocking else 2)
+
+    async def _carry(self, exchange: "_Exchange", sent_max: int) -> Ending:
+        """Try again as long as kept connections turn out to be stale, and no more than `sent_max` requests have left."""
+        ending, sent = await self._once(exchange), 0
+        for _ in range(_STALE_MAX):
+            sent += exchange.probe.sent
+            if not exchange.probe.stale or sent >= sent_max:
+                break
             ending = await self._once(exchange)
+        if sent_max == 1 and sent and exchange.probe.stale:
+            exchange.kept.trusted = False
         return ending
 
     async def _once(self, exchange: "_Exchange") -> Ending:
@@ -200,25 +206,21 @@ class Transport:
             self._credentials.refused()
         return ending
 
-    def _session(self, *, force_close: bool, timeout: aiohttp.ClientTimeout) -> aiohttp.ClientSession:
+    def _session(self, rest_s: float, timeout: aiohttp.ClientTimeout) -> aiohttp.ClientSession:
         return aiohttp.ClientSession(
-            connector=self._connector(force_close=force_close),
+            connector=self._connector(rest_s),
             timeout=timeout,
             headers=_HEADERS,
-            trace_configs=[] if force_close else [_reuse_trace()],
             cookie_jar=aiohttp.DummyCookieJar(),
             trust_env=False,
             auto_decompress=False,
             raise_for_status=False,
         )
 
-    def _connector(self, *, force_close: bool) -> aiohttp.BaseConnector:
-        keep: dict[str, Any] = {} if force_close else {"keepalive_timeout": self._limits.keepalive_s}
+    def _connector(self, rest_s: float) -> aiohttp.BaseConnector:
         if self.endpoint.socket_path is not None:
-            return aiohttp.UnixConnector(self.endpoint.socket_path, limit=0, force_close=force_close, **keep)
-        return aiohttp.TCPConnector(
-            limit=0, force_close=force_close, ssl=self._tls, socket_factory=_watched_socket, **keep
-        )
+            return aiohttp.UnixConnector(self.endpoint.socket_path, limit=0, keepalive_timeout=rest_s)
+        return aiohttp.TCPConnector(limit=0, ssl=self._tls, socket_factory=_watched_socket, keepalive_timeout=rest_s)
 
     def _timeout(self, total_s: float | None) -> aiohttp.ClientTimeout:
         connect_s = self._limits.connect_s
@@ -235,6 +237,7 @@ class _Exchange(msgspec.Struct, frozen=True, gc=False):
     timeout: aiohttp.ClientTimeout
     request_id: int
     probe: CallProbe
+    kept: Kept
 
     async def run(self, answer_bytes_max: int) -> Ending:
         """Send it and judge what comes back.
@@ -247,11 +250,10 @@ class _Exchange(msgspec.Struct, frozen=True, gc=False):
         try:
             response = await self.session.post(
                 self.url,
-                data=_Body(self.body, probe),
+                data=Body(self.body, probe, self.kept),
                 headers=self.headers,
                 timeout=self.timeout,
                 allow_redirects=False,
-                trace_request_ctx=probe,
             )
             try:
                 verdict = _status_verdict(response.status, response.reason)
@@ -304,36 +306,9 @@ async def _read_bounded(response: aiohttp.ClientResponse, bytes_max: int) -> byt
 def _unanswered(error: aiohttp.ClientError | OSError, probe: CallProbe) -> NotSent | Ambiguous:
     reason = _line(f"{type(error).__name__}: {error}")
     if not probe.sent:
-        return NotSent(reason, server_down=getattr(error, "errno", None) not in _OUR_OWN_SHORTAGE)
+        return NotSent(reason, server_down=not probe.stale and getattr(error, "errno", None) not in _OUR_OWN_SHORTAGE)
     probe.stale = probe.reused and isinstance(error, aiohttp.ServerDisconnectedError | aiohttp.ClientOSError)
     return Ambiguous(reason)
-
-
-class _Body(aiohttp.BytesPayload):
-    """The bytes of a request, which say when they are asked for."""
-
-    def __init__(self, body: bytes, probe: CallProbe) -> None:
-        super().__init__(body, content_type="application/json")
-        self._probe = probe
-
-    async def write(self, writer: AbstractStreamWriter) -> None:
-        self._probe.sent = True
-        await super().write(writer)
-
-    async def write_with_length(self, writer: AbstractStreamWriter, content_length: int | None) -> None:
-        self._probe.sent = True
-        await super().write_with_length(writer, content_length)
-
-
-def _reuse_trace() -> aiohttp.TraceConfig:
-    """Notes in the probe given as `trace_request_ctx` that a read went out on a kept connection."""
-    trace = aiohttp.TraceConfig()
-    trace.on_connection_reuseconn.append(_mark_reused)
-    return trace
-
-
-async def _mark_reused(_session: aiohttp.ClientSession, context: SimpleNamespace, _params: object) -> None:
-    context.trace_request_ctx.reused = True
 
 
 def _watched_socket(address: tuple[Any, ...]) -> socket.socket:

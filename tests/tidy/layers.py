@@ -44,6 +44,7 @@ HOMES: dict[str, tuple[str, ...]] = {
         "scheduler_daemon/api/http_*.py",
         "scheduler_daemon/embedded/server.py",
         "rpc_client/transport.py",
+        "rpc_client/proof.py",
     ),
     "jsonrpcserver": ("scheduler_daemon/jsonrpc.py",),
     "structlog": ("scheduler_daemon/runtime/logs.py",),

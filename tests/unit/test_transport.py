@@ -54,7 +54,7 @@ async def test_the_request_carries_the_params_the_key_and_nothing_compressed():
         assert head["idempotency-key"] == "store:run-000001"
         assert head["content-type"] == "application/json"
         assert head["accept-encoding"] == "identity"
-        assert head["connection"] == "close"
+        assert "connection" not in head
 
 
 async def test_a_json_rpc_error_is_refused_with_its_code_and_data():
@@ -420,7 +420,7 @@ async def test_a_read_that_meets_a_stale_connection_is_sent_once_more():
     assert accepted == 2
 
 
-async def test_a_blocking_call_never_shares_a_connection_and_is_never_sent_twice():
+async def test_a_blocking_call_is_never_sent_twice():
     async def reset(_reader, writer, _request):
         writer.transport.abort()
 
@@ -429,6 +429,24 @@ async def test_a_blocking_call_never_shares_a_connection_and_is_never_sent_twice
         await transport.call("m", {}, blocking=True)
 
         assert len(server.received) == 2
+
+
+@pytest.mark.parametrize(("reuse_s", "connections"), [(60.0, 1), (0.0, 3)])
+async def test_a_blocking_call_takes_a_connection_that_was_used_a_moment_ago_and_no_older_one(reuse_s, connections):
+    accepted = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter):
+        nonlocal accepted
+        accepted += 1
+        head = bytearray()
+        while (request := await read_request(reader, head)) is not None:
+            writer.write(http_answer(b'{"jsonrpc":"2.0","id":%d,"result":1}' % request["id"]))
+
+    limits = Limits(reuse_s=reuse_s)
+    async with listening(serve) as port, Transport(f"http://127.0.0.1:{port}", limits=limits) as transport:
+        for _ in range(3):
+            assert await transport.call("m", {}, blocking=True) == Answered(1)
+    assert accepted == connections
 
 
 async def test_the_kernel_watches_the_peer_of_a_blocking_call(monkeypatch):
