@@ -12,7 +12,7 @@ from scheduler_daemon.core import commands as cmd
 from scheduler_daemon.core import events as ev
 from scheduler_daemon.core import queries, upstream
 from scheduler_daemon.core.bindings import Facts, resolve
-from scheduler_daemon.core.closing import block, close_span
+from scheduler_daemon.core.closing import block, close_span, end_unsent
 from scheduler_daemon.core.commands import Plan, Rejected
 from scheduler_daemon.core.decide import settled_until
 from scheduler_daemon.core.dispatching import resume_call, server_facts
@@ -259,6 +259,8 @@ def _unblock(planner: Planner, command: cmd.Unblock) -> None:
             fail(planner, run, "contradiction", f"settled by unblock: {command.note}")
         if schedule.blocked:
             close_span(planner, schedule_id, "blocked")
+        if behind:
+            end_unsent(planner, schedule_id, "superseded", "clock-behind", which=lambda run: run.instant > planner.at)
         planner.emit(
             ev.ScheduleUnblocked(
                 at=planner.at,

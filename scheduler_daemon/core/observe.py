@@ -161,7 +161,10 @@ def _not_sent(planner: Planner, observation: cmd.CallNotSent) -> None:
 
 
 def _unsend(planner: Planner, run: Run, reason: str) -> None:
-    """Back to admitted; but what a pause, an edit or a newer instant has passed over meanwhile ends here, without effect."""
+    """Back to admitted; but what a pause, an edit or a newer instant has passed over meanwhile ends here, without effect.
+
+    So does what an unblock has set the watermark back behind: it was admitted before its time, and would hold overlap until then.
+    """
     planner.emit(
         ev.DispatchNotSent(
             at=planner.at,
@@ -180,6 +183,8 @@ def _unsend(planner: Planner, run: Run, reason: str) -> None:
         return
     if schedule.closing is not None and schedule.closing.n > run.admitted_n:
         settle_unsent(planner, unsent, "superseded", schedule.closing.reason)
+    elif run.instant > planner.draft.watermark_of(schedule):
+        settle_unsent(planner, unsent, "superseded", "clock-behind")
     elif schedule.definition.misfire == "latest" and _overtaken(schedule, run, planner.at):
         settle_unsent(planner, unsent, "superseded", "newer-instant")
     else:

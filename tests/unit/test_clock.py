@@ -7,7 +7,7 @@ from scheduler_daemon.core import calendar, triggers
 from scheduler_daemon.core import commands as cmd
 from scheduler_daemon.core import events as ev
 from scheduler_daemon.core.model import Cron, OneShot
-from tests.builders import DAILY, World, at
+from tests.builders import DAILY, HOURLY, World, at
 
 
 def test_a_step_back_admits_nothing_twice():
@@ -150,6 +150,45 @@ def test_a_candidate_held_before_its_time_is_forgotten_and_comes_again_when_it_i
     world.until("09:00")
     world.answered()
     assert world.history("held") == ["09:00 admitted", "09:00 running"]
+
+
+def test_an_unsent_run_from_before_its_time_ends_with_the_unblock_and_overlap_is_free():
+    world = World("2026-01-06 08:59:30")
+    world.create(cron=HOURLY)
+    world.until("2026-01-06 09:00")
+    world.not_sent()
+    world.set_clock("08:59:30")
+    world.unblock()
+    assert world.history()[-1] == "2026-01-06 09:00 superseded clock-behind"
+    assert world.rows()[-1].detail["sent"] == "never-sent"
+    world.until("09:00")
+    assert world.history()[-2:] == ["09:00 admitted", "09:00 running"]
+
+
+def test_a_start_that_turns_out_unsent_after_the_unblock_ends_as_well():
+    for misfire in ("skip", "latest"):
+        world = World("2026-01-06 08:59:30")
+        world.create(cron=HOURLY, misfire=misfire)
+        world.until("2026-01-06 09:00")
+        world.set_clock("08:59:30")
+        world.unblock()
+        world.not_sent()
+        assert world.history()[-1] == "2026-01-06 09:00 superseded clock-behind"
+        world.until("09:00")
+        assert world.history()[-2:] == ["09:00 admitted", "09:00 running"]
+
+
+def test_an_unsent_run_whose_instant_has_come_outlives_the_unblock():
+    world = World()
+    world.create(cron=DAILY, lateness_s=86_400)
+    world.until("09:00")
+    world.not_sent(server_down=True)
+    world.until("12:00")
+    world.set_clock("09:10")
+    world.unblock()
+    world.server_up()
+    world.pass_s(60)
+    assert world.call().run_id == "run-000001"
 
 
 def test_unblocking_a_watermark_does_not_touch_a_paused_schedules_pause():
