@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from contextlib import suppress
 from typing import Any, Final, Literal
 
 import structlog
@@ -59,6 +60,28 @@ ACTIONS: Final[dict[str, str]] = {
 Level = Literal["info", "warning", "error"]
 
 
+class _Stderr:
+    """Stderr, which may be a file on the full disk that is to be reported, or a pipe that nobody reads any more.
+
+    A record that cannot be written is lost: an error here would end the daemon that goes on without room on purpose.  Nothing is
+    buffered, since what a buffer still held at the end would turn the exit code into 120, and service managers go by that code.
+    """
+
+    def write(self, text: str) -> None:
+        buffer = getattr(sys.stderr, "buffer", None)
+        if buffer is None:  # somebody put a stream of another sort in its place
+            sys.stderr.write(text)
+            return
+        raw = getattr(buffer, "raw", buffer)
+        left = text.encode(errors="replace")
+        with suppress(OSError):
+            while left:
+                left = left[raw.write(left) or len(left) :]
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+
+
 def configure(log_format: str, level: str = "info") -> None:
     """Send records to stderr, as JSON lines (`json`) or for people (`console`)."""
     renderer: Any = (
@@ -75,7 +98,7 @@ def configure(log_format: str, level: str = "info") -> None:
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
-        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(_Stderr()),  # pyright: ignore[reportArgumentType]
         cache_logger_on_first_use=True,
     )
 

@@ -260,3 +260,22 @@ async def _is_ready(daemon) -> bool:
 
 async def _asked(face, count: int) -> bool:
     return len(face.fake.execution_log) == count
+
+
+# --- a log that takes nothing -----------------------------------------------------------------------------------------
+
+
+async def test_a_daemon_whose_log_cannot_be_written_goes_on_and_ends_with_its_own_code(tmp_path, served):
+    """The log is often a file on the very disk that is full."""
+    face, _ = served
+    store = tmp_path / "store"
+    daemon = daemon_on(tmp_path / "logs", store, face.url)
+    daemon.log_path = Path("/dev/full")
+    async with daemon, daemon.app() as app:
+        await create(app, "a", DUE_S)
+        await until(lambda: _asked(face, 1), seconds=END_S)
+        await last_row(app, "a", "completed")
+        _deleted(store)
+        with suppress(RpcError):
+            await create(app, "b")
+        assert await ended(daemon) == EXIT_LOST
