@@ -40,15 +40,6 @@ FAULTS: dict[str, tuple[str, ...]] = {
     "mkdir": ("signal=KILL", "error=ENOSPC", "error=EROFS"),
 }
 NUMBERS_MAX = {"write": 10, "fdatasync": 8, "fsync": 8, "syncfs": 2, "rename": 2, "openat": 8, "unlink": 2, "mkdir": 4}
-    "write": 14,
-    "fdatasync": 14,
-    "fsync": 8,
-    "syncfs": 2,
-    "rename": 2,
-    "openat": 20,
-    "unlink": 2,
-    "mkdir": 4,
-}
 NUMBERS_OTHERWISE = 6
 
 
