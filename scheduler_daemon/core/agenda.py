@@ -248,12 +248,13 @@ def fair_key(schedule: Schedule, instant: datetime) -> FairKey:
 def may_stand(draft: Draft, schedule: Schedule, instant: datetime) -> bool:
     """Whether nothing about this schedule needs deciding but who gets the next slot.
 
-    Nothing else of it is open, and it is on time beyond `STAND`, which is shorter than the minute until its next instant.
+    Nothing else of it is open, and it is due and on time beyond `STAND`, which is shorter than the minute until its next instant.
     """
     return (
         schedule.admits
         and not (schedule.candidate or schedule.runs or schedule.holds or schedule.taken)
-        and draft.now.at - instant < STAND <= schedule.allowance(draft.settings)
+        and instant <= draft.now.at < instant + STAND
+        and schedule.allowance(draft.settings) >= STAND
     )
 
 

@@ -279,7 +279,7 @@ def _admit_from_line(planner: Planner, schedule_id: str) -> Sequence[datetime]:
         dispatch(planner, first)
         return ()
     instant = draft.agenda.standing_at(schedule_id) if first is None else first.instant
-    if instant is None:
+    if instant is None or instant > planner.at:  # the clock may have gone back since it began to stand
         return ()
     verdict = gate(draft, schedule, instant, _previous_at(schedule, instant))
     match verdict:
