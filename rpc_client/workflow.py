@@ -127,13 +127,21 @@ class WorkflowClient:
         return await self._read("workflow.schedules.list", timeout_s)
 
     async def forward(
-        self, method: str, params: Mapping[str, Any], *, timeout_s: float | None = None, probe: CallProbe | None = None
+        self,
+        method: str,
+        params: Mapping[str, Any],
+        *,
+        idempotency_key: str | None = None,
+        timeout_s: float | None = None,
+        probe: CallProbe | None = None,
     ) -> Ending:
-        """Call a method by name with the params as they are, for a gateway.
+        """Call a method by name with the params and the key as they are, for a gateway.
 
         Sent as a blocking call: what an unknown method does is unknown, so it is not sent twice.
         """
-        return await self._transport.call(method, params, blocking=True, timeout_s=timeout_s, probe=probe)
+        return await self._transport.call(
+            method, params, blocking=True, timeout_s=timeout_s, idempotency_key=idempotency_key, probe=probe
+        )
 
     async def _read(self, method: str, timeout_s: float | None, **params: Any) -> Ending:
         return await self._transport.call(method, _given(params), blocking=False, timeout_s=timeout_s)

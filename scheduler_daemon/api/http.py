@@ -172,9 +172,11 @@ class ApiServer:
             return _refused(408, f"the body did not arrive within {limits.BODY_READ_S:g} s")
         except web.RequestPayloadError:
             return _refused(400, "the body is not what its headers say")
-        return await self._carried_out(request.protocol, body)
+        key = request.headers.get("Idempotency-Key")
+        service = self._service if key is None else self._service.under(key)
+        return await self._carried_out(request.protocol, body, service)
 
-    async def _carried_out(self, connection: web.RequestHandler, body: bytes) -> web.StreamResponse:
+    async def _carried_out(self, connection: web.RequestHandler, body: bytes, service: Service) -> web.StreamResponse:
         """Dispatch.  From here on the connection is not given up for another one, so there is a bound of its own."""
         busy = cast("Door", self._door).busy
         if len(busy) >= limits.CALLS_MAX:
@@ -183,7 +185,7 @@ class ApiServer:
             )
         busy.add(connection)
         try:
-            answer = await self._dispatcher.dispatch(body, self._service)
+            answer = await self._dispatcher.dispatch(body, service)
         finally:
             busy.discard(connection)
         if answer is None:

@@ -111,7 +111,13 @@ async def _inspect_run(service: Service, params: wire.OneRun) -> dict[str, Any]:
 
 
 async def _resume_run(service: Service, params: wire.ResumeRun) -> dict[str, Any]:
-    return await service.resume_run(params.run_id, params.resume_payload, params.resume_outcome, wait=params.wait)
+    return await service.resume_run(
+        params.run_id,
+        params.resume_payload,
+        params.resume_outcome,
+        wait=params.wait,
+        trace_range=params.trace_range,
+    )
 
 
 async def _abandon_run(service: Service, params: wire.AbandonRun) -> dict[str, Any]:

@@ -272,6 +272,13 @@ class ResumeRun(_Params, frozen=True, kw_only=True):
     wait: Annotated[
         bool, Meta(description="Answer when the run stops again; false: as soon as the attempt is durable.")
     ] = True
+    trace_range: (
+        Annotated[
+            dict[str, Any],
+            Meta(description="Only for a run of the workflow server that is no scheduled one: passed on to it."),
+        ]
+        | None
+    ) = None
 
 
 class AbandonRun(_Params, frozen=True, kw_only=True):

@@ -149,9 +149,9 @@ class Dispatcher:
 
     # --- calls of somebody else ---
 
-    async def forward(self, method: str, params: dict[str, Any]) -> Ending:
+    async def forward(self, method: str, params: dict[str, Any], key: str | None) -> Ending:
         """Pass one call on, for a gateway.  The fence cuts it off like every other: it is not for a stop to wait for."""
-        task = asyncio.create_task(self._client.forward(method, params))
+        task = asyncio.create_task(self._client.forward(method, params, idempotency_key=key))
         self._asks.add(task)
         task.add_done_callback(self._asks.discard)
         try:

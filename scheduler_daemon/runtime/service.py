@@ -14,7 +14,16 @@ from typing import Any
 
 import msgspec
 
-from rpc_client.errors import INTERNAL_ERROR, Ambiguous, Answered, NotSent, Refused
+from rpc_client.endpoint import is_header_safe
+from rpc_client.errors import (
+    INTERNAL_ERROR,
+    INVALID_REQUEST,
+    METHOD_NOT_FOUND,
+    Ambiguous,
+    Answered,
+    NotSent,
+    Refused,
+)
 from scheduler_daemon.core import commands as cmd
 from scheduler_daemon.core import handle as handling
 from scheduler_daemon.core import queries
@@ -34,9 +43,14 @@ from scheduler_daemon.store.errors import CursorExpired
 class Service:
     """The methods of a host that was started."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: Host, key: str | None = None) -> None:
         self._host = host
+        self._key = key
         self._inspection = Inspection(host)
+
+    def under(self, key: str) -> Service:
+        """The same for a call that came with this idempotency key, which goes with it wherever it is passed on to."""
+        return Service(self._host, key)
 
     # --- schedules ---
 
@@ -154,7 +168,15 @@ class Service:
         """One run, by either id; an id that is neither ours nor of our form is asked of the server unchanged."""
         return await self._inspection.inspect(run_id)
 
-    async def resume_run(self, run_id: str, payload: dict[str, Any], outcome: str, *, wait: bool) -> dict[str, Any]:
+    async def resume_run(
+        self,
+        run_id: str,
+        payload: dict[str, Any],
+        outcome: str,
+        *,
+        wait: bool,
+        trace_range: dict[str, Any] | None = None,
+    ) -> dict[str, Any]:
         """Resume an interrupted run under a durable attempt.
 
         A cancellation of the waiting caller means that it went away: the forwarded call is cut off, and exactly this run is
@@ -165,8 +187,14 @@ class Service:
         except Rejected as rejected:
             if rejected.code == "RunNotFound" and self._host.options.gateway and not OURS.match(run_id):
                 theirs = {"run_id": run_id, "resume_payload": payload, "resume_outcome": outcome}
-                return await self.forward("workflow.runs.resume", theirs)
+                wanted = {} if trace_range is None else {"trace_range": trace_range}
+                return await self.forward("workflow.runs.resume", theirs | wanted)
             raise
+        if trace_range is not None:
+            told = (
+                "trace_range: a scheduled run is shown without its trace; ask workflow.runs.trace for its server_run_id"
+            )
+            raise Rejected("Unsupported", told, field="trace_range", server_run_id=run.server_run_id)
         fresh = await self._inspection.fresh(run)
         marked = self._host.engine.submit(
             cmd.ResumeRun(run_id=run.run_id, payload=payload, outcome=outcome, fresh=fresh)
@@ -214,10 +242,20 @@ class Service:
         return await self._inspection.inspect(abandoned)
 
     async def forward(self, method: str, params: dict[str, Any]) -> Any:
-        """Pass another `workflow.*` method on to the server unchanged, errors included."""
+        """Pass another `workflow.*` method on to the server unchanged, the caller's key and errors included.
+
+        But not with a run id of our form, which the server cannot know.
+        """
         if not self._host.options.gateway:
-            raise ServerRefused(-32601, "Method not found")
-        ending = await self._host.dispatcher.forward(method, params)
+            raise ServerRefused(METHOD_NOT_FOUND, "Method not found")
+        run_id = params.get("run_id")
+        if isinstance(run_id, str) and OURS.match(run_id):
+            raise self._not_theirs(run_id)
+        if self._key is not None and not is_header_safe(self._key):
+            raise ServerRefused(
+                INVALID_REQUEST, "Invalid Request", {"message": "Idempotency-Key: must be printable ASCII"}
+            )
+        ending = await self._host.dispatcher.forward(method, params, self._key)
         match ending:
             case Answered():
                 return ending.result
@@ -229,6 +267,16 @@ class Service:
                 # No method of the server's own is known to change nothing, so nobody may be told that nothing was done.
                 lost = f"the workflow server's answer was lost ({ending.reason}); the call may have had its effect"
                 raise ServerRefused(INTERNAL_ERROR, "Internal error", {"message": lost})
+
+    def _not_theirs(self, run_id: str) -> Rejected:
+        """The server has its own id for a run of ours; once there is one, that is what it can be asked about."""
+        owner = self._host.state.owners.get(run_id)
+        run = self._host.state.schedules[owner].run(run_id) if owner is not None else None
+        found = self._host.store.find_run(run_id) if run is None else None
+        server_run_id = run.server_run_id if run is not None else found.server_run_id if found is not None else None
+        hint = "the workflow server has no id for it" if server_run_id is None else f"there it is {server_run_id!r}"
+        told = f"run id {run_id!r} is the daemon's: {hint}"
+        return Rejected("RunNotFound", told, run_id=run_id, server_run_id=server_run_id)
 
     # --- health ---
 

@@ -282,9 +282,15 @@ class Wire:
         return await self._call("workflow.runs.resume", params, idempotency_key, timeout_s, probe or CallProbe())
 
     async def forward(
-        self, method: str, params: Mapping[str, Any], *, timeout_s: float | None = None, probe: CallProbe | None = None
+        self,
+        method: str,
+        params: Mapping[str, Any],
+        *,
+        idempotency_key: str | None = None,
+        timeout_s: float | None = None,
+        probe: CallProbe | None = None,
     ) -> Ending:
-        return await self._call(method, dict(params), None, timeout_s, probe or CallProbe())
+        return await self._call(method, dict(params), idempotency_key, timeout_s, probe or CallProbe())
 
     async def _read(self, method: str, timeout_s: float | None, **params: Any) -> Ending:
         return await self._call(method, params, None, READ_S if timeout_s is None else timeout_s, CallProbe())

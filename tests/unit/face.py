@@ -134,7 +134,9 @@ class FakeService:
         self._note("inspect_run", run_id)
         return {"run_id": run_id, "status": "completed", "output": {"result": "hello"}, "instant": NOW}
 
-    async def resume_run(self, run_id: str, payload: dict[str, Any], outcome: str, *, wait: bool) -> dict[str, Any]:
+    async def resume_run(
+        self, run_id: str, payload: dict[str, Any], outcome: str, *, wait: bool, trace_range: Any = None
+    ) -> dict[str, Any]:
         self._note("resume_run", run_id, payload, outcome, wait)
         self.left = asyncio.get_running_loop().create_future()
         self.entered.set()
