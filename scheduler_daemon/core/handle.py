@@ -329,6 +329,9 @@ def _resume_run(planner: Planner, command: cmd.ResumeRun) -> None:
     When that reading shows that somebody resumed the run elsewhere, its result is taken and the call is refused.
     """
     run, fresh = resumable(planner.draft, command.run_id), command.fresh
+    if planner.draft.globals.server.facts is None:
+        # A mark that does not say which server it is for could only be judged as one left at another server.
+        raise Rejected("ServerUnavailable", "the workflow server was not heard of yet; nothing was changed, try again")
     if fresh.status != "interrupted":
         if readable(fresh):
             settle(planner, run, fresh)

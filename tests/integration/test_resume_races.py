@@ -11,7 +11,7 @@ from rpc_client.errors import RpcError
 from tests.fakes.proxy import Answer, DropResponse, Slow
 from tests.fakes.scripts import Complete, Deployment, Interrupt
 from tests.fakes.server import FakeWorkflowServer
-from tests.integration.matrix import INSPECT, KEYED, RESUME, Bench
+from tests.integration.matrix import EVERYBODY, HEALTH, INSPECT, KEYED, RESUME, Bench
 from tests.integration.process import rows_of, until
 
 ASK, ASK_TWICE, WORK = "ask.default", "ask-twice.default", "work.default"
@@ -173,3 +173,21 @@ async def test_a_run_that_completes_at_the_server_while_it_is_abandoned_stays_ab
         assert (await bench.app.abandon_run(run_id, note="again"))["reason"] == "abandoned"
         await bench.due_in(0.7, "next", WORK)
         assert (await bench.row_of("next"))["status"] == "completed"
+
+
+@pytest.mark.parametrize("features", [(), KEYED], ids=["plain", "keyed"])
+async def test_a_resume_right_after_a_start_is_marked_for_the_server_that_answers_and_judged_there(tmp_path, features):
+    """Its caller is faster than the first health answer.  A mark that named no server was judged as one left at another."""
+    async with Bench(tmp_path, _server(features=features)) as bench:
+        again, lost = await bench.interrupted("again", ASK_TWICE), await bench.interrupted("lost", ASK)
+        await bench.daemon.kill()
+        bench.proxy.plan(HEALTH, EVERYBODY, Slow(1.0))
+        bench.proxy.plan(RESUME, ASK, DropResponse())
+        await bench.daemon.start()
+        assert await asyncio.gather(bench.resume(again), bench.resume(lost)) == ["interrupted", "completed"]
+        await _until_met(bench, HEALTH, EVERYBODY)
+        bench.proxy.plan(INSPECT, ASK_TWICE, Slow(0.1))
+        await _until_met(bench, INSPECT, ASK_TWICE)  # the watch has looked
+        shown = await bench.app.get_schedule("again")
+        assert (shown["diagnostics"], shown["active_runs"][0]["status"]) == ([], "interrupted")
+        assert bench.twice() == {} or not features

@@ -135,6 +135,19 @@ def test_a_draining_daemon_refuses():
     assert refusal(world) == "Draining"
 
 
+def test_before_the_server_was_heard_of_there_is_no_mark_that_could_say_which_server_it_is_for():
+    world = interrupted(*KEYED)
+    world.attended = False
+    world.restart()
+    assert refusal(world) == "ServerUnavailable"
+    world.attended = True
+    world.server_up(*KEYED)
+    world.resume_run()
+    world.lost()
+    world.live_s(1)
+    assert (world.letters()[-1], world.call().repeat) == ("H", True)
+
+
 def test_a_run_that_somebody_else_finished_is_settled_and_the_call_refused():
     world = interrupted()
     reply = world.resume_run(fresh=NEWER)
