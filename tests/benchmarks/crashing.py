@@ -8,7 +8,7 @@ from collections import Counter
 from typing import Any
 
 from tests.benchmarks import calls, seeds
-from tests.benchmarks.firing import REGISTERED_PER_S
+from tests.benchmarks.firing import lead_s
 from tests.benchmarks.rig import SLOTS, Rig, duplicates, next_second, rig, wait_until
 
 _DAY_S = 86_400
@@ -21,7 +21,7 @@ async def killed(
 ) -> dict[str, Any]:
     """SIGKILL when that share of a burst has arrived, restart at once; what became of every schedule."""
     async with rig(slots=slots) as bench:
-        due = next_second(2 + count / REGISTERED_PER_S)
+        due = next_second(lead_s(count))
         ids = [f"s{n:05d}" for n in range(count)]
         await calls.create_in_batches(bench.daemon.url, (calls.oneshot(one, due) for one in ids))
         await wait_until(due, before_s=0.2)

@@ -12,19 +12,20 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from rpc_client import App
 from rpc_client.errors import RpcError
 from tests.benchmarks import calls, machine
-from tests.benchmarks.rig import Rig, duplicates, rig
+from tests.benchmarks.firing import lead_s
+from tests.benchmarks.rig import Rig, duplicates, next_second, rig
 
 AHEAD_S = 3.0
 """How far ahead of its instant a schedule is edited: longer than a restart takes."""
 
 LATE_S = 1.0
-"""Less than this ahead, an instant is passed over: it would be refused as past by the time the call is decided."""
+"""An instant that is less than this ahead might be past by the time the call is decided."""
 
 EDITORS = 4
 
@@ -39,6 +40,7 @@ _WARM_UP = 0.2
 _FLAT = 0.05
 """How much of the mean a line may rise over the fitted time and still be called flat."""
 
+_RAN = ("completed", "running", "admitted")
 _KINDS = ("resident_mb", "descriptors", "disk_mb")
 
 
@@ -61,6 +63,8 @@ class Pool:
         self.up = asyncio.Event()
         self.up.set()
         self.undisturbed_from = 0.0
+        self.late_s = 0.0
+        self.told: dict[tuple[str, float], str] = {}
         self._revisions = dict.fromkeys(map(self._name, range(self.size)), 1)
 
     async def create(self, due: datetime) -> None:
@@ -73,28 +77,27 @@ class Pool:
         return f"s{number % self.size:05d}"
 
     def _due(self, first: datetime, number: int) -> datetime:
-        return first + timedelta(seconds=number / self.per_s)
+        return first + timedelta(seconds=number / self.per_s + self.late_s)
 
-    async def edit(self, first: datetime, until: datetime) -> None:
-        """Give one schedule after the other its next instant, until all instants before `until` have had their turn."""
-        instants = self._instants(first, until)
+    async def edit(self, first: datetime, count: int) -> None:
+        """Give one schedule after the other its next instant, so many times."""
+        numbers = iter(range(self.size, self.size + count))
         async with App(self.bench.daemon.url) as app:
-            await asyncio.gather(*(self._work(app, instants) for _ in range(EDITORS)))
+            await asyncio.gather(*(self._work(app, first, numbers) for _ in range(EDITORS)))
 
-    def _instants(self, first: datetime, until: datetime) -> Iterator[tuple[str, datetime]]:
-        number = self.size
-        while (due := self._due(first, number)) < until:
-            yield self._name(number), due
-            number += 1
-
-    async def _work(self, app: App, instants: Iterator[tuple[str, datetime]]) -> None:
-        for name, due in instants:
-            await asyncio.sleep(max(0.0, due.timestamp() - time.time() - AHEAD_S))
+    async def _work(self, app: App, first: datetime, numbers: Iterator[int]) -> None:
+        for number in numbers:
+            ahead_s = self._due(first, number).timestamp() - time.time()
+            await asyncio.sleep(max(0.0, ahead_s - AHEAD_S))
             await self.up.wait()
-            if due.timestamp() - time.time() < LATE_S:
-                self.counts["passed over"] += 1
-            else:
-                await self._edit_one(app, name, due)
+            await self._edit_one(app, self._name(number), self._in_time(first, number))
+
+    def _in_time(self, first: datetime, number: int) -> datetime:
+        """Its instant; when that has come too near, while the daemon was away, it and all later ones are put off."""
+        late_s = LATE_S - (self._due(first, number).timestamp() - time.time())
+        if late_s > 0:
+            self.late_s += late_s + AHEAD_S - LATE_S
+        return self._due(first, number)
 
     async def _edit_one(self, app: App, name: str, due: datetime) -> None:
         try:
@@ -104,7 +107,7 @@ class Pool:
                 trigger={"kind": "oneshot", "at": due.isoformat()},
             )
         except RpcError as refused:
-            self.counts[f"edits refused {refused.code}"] += 1
+            self.counts[refused.code] += 1
             await self._look(app, name)
         else:
             self._revisions[name] = edited["revision"]
@@ -120,6 +123,13 @@ class Pool:
         self._revisions[name] = found["revision"]
         self.asked.add((name, datetime.fromisoformat(found["trigger"]["at"]).timestamp()))
 
+    async def hear(self) -> None:
+        """Note how each instant ended that the kept rows tell of, before retention drops them."""
+        for name, rows in (await calls.histories(self.bench.daemon.url, self._revisions)).items():
+            for row in rows:
+                if row.get("instant") is not None:
+                    self.told[name, _epoch(row["instant"])] = row["reason"] or row["status"]
+
 
 async def soak(
     seconds: float = 1200.0, per_s: int = 50, *, restarts: int = _RESTARTS, rest_s: float = REST_S
@@ -127,14 +137,13 @@ async def soak(
     """So many firings and edits a second, restarts in the first half, samples all along; slopes of the second half."""
     async with rig("--retention-rows", str(_ROWS_KEPT)) as bench:
         pool = Pool(bench, per_s, rest_s)
-        first = datetime.now(UTC) + timedelta(seconds=AHEAD_S + 2)
+        first = next_second(lead_s(pool.size) + AHEAD_S)
         await pool.create(first)
-        until = first + timedelta(seconds=seconds)
         samples: list[Sample] = []
         sampling = asyncio.create_task(_sample(pool, samples, every_s=max(0.25, seconds / 240)))
         restarting = asyncio.create_task(_restart(pool, seconds / 2, restarts))
         try:
-            await pool.edit(first, until)
+            await pool.edit(first, int(seconds * per_s))
             await restarting
         finally:
             sampling.cancel()
@@ -146,6 +155,7 @@ async def soak(
             "per_s": per_s,
             "schedules": pool.size,
             "restarts": restarts,
+            "late_s": round(pool.late_s, 1),
             **await _account(pool),
             **_growth(samples, pool.undisturbed_from),
         }
@@ -159,6 +169,8 @@ async def _restart(pool: Pool, within_s: float, restarts: int) -> None:
         await (pool.bench.daemon.kill() if number % 2 else pool.bench.daemon.stop())
         await pool.bench.start()
         pool.up.set()
+        await asyncio.sleep(min(AHEAD_S, within_s / (restarts + 1)))
+        await pool.hear()
     pool.undisturbed_from = time.monotonic() + within_s * _WARM_UP
 
 
@@ -171,24 +183,19 @@ async def _sample(pool: Pool, samples: list[Sample], every_s: float) -> None:
 
 
 async def _account(pool: Pool) -> dict[str, Any]:
-    """Lost: asked for, never arrived, and no row says that its outcome is unknown."""
+    """Lost: asked for, never arrived, and no row says why; least of all one that says that it ran."""
+    await pool.hear()
     seen = await pool.bench.arrivals()
-    arrived = {(k, _epoch(due)) for _, k, due in seen}
-    rows = await calls.histories(pool.bench.daemon.url, sorted({name for name, _ in pool.asked}))
-    told = {
-        (name, _epoch(row["instant"])): row["reason"]
-        for name, of_one in rows.items()
-        for row in of_one
-        if row.get("instant")
-    }
-    missing = {one for one in pool.asked if (one[0], round(one[1], 3)) not in arrived}
+    asked = {(name, round(at, 3)) for name, at in pool.asked}
+    missing = asked - {(k, _epoch(due)) for _, k, due in seen}
     return {
-        "asked": len(pool.asked),
-        "arrived": len(arrived),
-        "lost": sum(told.get((name, round(at, 3))) != "outcome-unknown" for name, at in missing),
+        "asked": len(asked),
+        "edits": pool.counts["edits"],
+        "refused": {name: count for name, count in pool.counts.items() if name != "edits"},
+        "lost": sum(pool.told.get(one, _RAN[0]) in _RAN for one in missing),
         "duplicated": duplicates(seen),
-        "ambiguous": sum(reason == "outcome-unknown" for reason in told.values()),
-        **pool.counts,
+        "ambiguous": sum(reason == "outcome-unknown" for reason in pool.told.values()),
+        "not_run": dict(Counter(pool.told[one] for one in missing if one in pool.told)),
     }
 
 
@@ -198,7 +205,7 @@ def _epoch(text: str) -> float:
 
 def _growth(samples: Sequence[Sample], from_s: float) -> dict[str, Any]:
     """For each figure its first and last value in the fitted part, and the slope in figure per hour."""
-    fitted = [sample for sample in samples if sample.at_s >= from_s]
+    fitted = [sample for sample in samples if sample.at_s >= from_s] or list(samples[-1:])
     told: dict[str, Any] = {"samples": len(fitted)}
     for kind in _KINDS:
         values = [getattr(sample, kind) for sample in fitted]

@@ -14,7 +14,7 @@ import msgspec
 
 from rpc_client.codec import encode_request
 from tests.benchmarks import calls, machine, seeds
-from tests.benchmarks.firing import REGISTERED_PER_S
+from tests.benchmarks.firing import lead_s
 from tests.benchmarks.rig import (
     Rig,
     bare_loop,
@@ -85,7 +85,7 @@ async def _idle_cpu_s_per_min(bench: Rig, seconds: float) -> float:
     return round((bench.usage().cpu_s - before) / (time.perf_counter() - began) * 60, 3)
 
 
-async def paused(count: int = 100_000, *, awake: int = 10, minutes: int = 3) -> dict[str, Any]:
+async def paused(count: int = 100_000, *, awake: int = 10, minutes: int = 2) -> dict[str, Any]:
     """Minutely schedules, all paused but a few: the few are on time."""
     written_at = seeds.ago(1)
 
@@ -138,7 +138,7 @@ async def _beside(stored: int, firings: int, idle_s: float) -> dict[str, Any]:
 
     async with rig(seed=seed) as bench:
         idle = await _idle_cpu_s_per_min(bench, idle_s)
-        due = next_second(2 + firings / REGISTERED_PER_S)
+        due = next_second(lead_s(firings))
         await calls.create_in_batches(bench.daemon.url, (calls.oneshot(f"s{n:05d}", due) for n in range(firings)))
         await wait_until(due, before_s=0.5)
         before = bench.usage().cpu_s

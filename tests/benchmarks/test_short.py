@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from datetime import UTC, datetime
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,21 +17,22 @@ pytestmark = pytest.mark.alone
 
 
 async def test_a_burst_loses_and_doubles_nothing():
-    told = await firing.burst(300, kind="oneshot")
+    told = await firing.burst(200, kind="oneshot")
     assert (told["lost"], told["duplicated"], told["early"]) == (0, 0, 0)
     assert told["firings_per_s"] > 0 < told["of_bare_loop"]
 
 
+@pytest.mark.long
 async def test_a_steady_load_loses_and_doubles_nothing():
     told = await firing.steady(2, per_s=50)
     assert (told["n"], told["lost"], told["duplicated"]) == (100, 0, 0)
 
 
 async def test_a_burst_that_is_killed_loses_nothing_unnoticed_and_doubles_nothing():
-    told = await crashing.killed(300, slots=16, rest_s=2)
+    told = await crashing.killed(200, slots=16, rest_s=2)
     assert (told["lost"], told["duplicated"]) == (0, 0)
     assert told["ambiguous"] <= 16
-    assert sum(told["ends"].values()) == 300
+    assert sum(told["ends"].values()) == 200
 
 
 async def test_a_day_down_is_one_row_of_each_schedule():
@@ -61,10 +63,33 @@ async def test_the_pages_of_a_long_history_hold_every_row():
 
 
 async def test_a_soak_loses_nothing_unnoticed_and_doubles_nothing():
-    told = await soak.soak(12.0, per_s=25, restarts=2, rest_s=4)
+    told = await soak.soak(8.0, per_s=25, restarts=2, rest_s=3)
     assert (told["lost"], told["duplicated"]) == (0, 0)
     assert told["edits"] > 0
     assert told["samples"] > 0
+
+
+async def test_what_never_came_and_nobody_was_told_of_is_lost(monkeypatch):
+    rows = {
+        "came": [{"reason": None, "status": "completed"}],
+        "twice": [{"reason": None, "status": "completed"}],
+        "told": [{"reason": "outcome-unknown", "status": "failed"}],
+        "lost": [{"reason": None, "status": "completed"}],
+    }
+
+    class Bench:
+        daemon = SimpleNamespace(url="http://daemon.example/rpc")
+
+        async def arrivals(self):
+            return [(9.0, "came", "d"), (9.5, "twice", "d"), (11.0, "twice", "d")]
+
+    async def histories(url, ids):
+        return {one: rows[one] for one in ids}
+
+    monkeypatch.setattr(crashing.calls, "histories", histories)
+    told = await crashing._account(Bench(), list(rows), killed_at=10.0)
+    assert (told["lost"], told["duplicated"], told["ambiguous"], told["ambiguous_arrived"]) == (1, 1, 1, 0)
+    assert told["first_after_kill_s"] == 1.0
 
 
 def test_a_slope_is_that_of_the_line():
