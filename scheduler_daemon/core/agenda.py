@@ -4,8 +4,8 @@ Owns: five questions that must not cost a walk over all schedules.  Which schedu
 about ahead of time?  Who waits for a slot, fairest first?  Whose instant stands, due but not written down yet?  Which runs, deployments
 and probes have a timer that ran out?  Must never know: what will be decided.
 
-All of it can be thrown away and derived again.  Heaps are cleaned lazily: an entry counts only while it equals the value in the
-dict beside the heap.  What a question hands out is forgotten here; whoever asked has the schedule indexed again.
+All of it can be thrown away and derived again.  Heaps are cleaned lazily.  What a question hands out is forgotten here; whoever
+asked has the schedule indexed again.
 """
 
 from __future__ import annotations
@@ -43,7 +43,10 @@ P = TypeVar("P")
 
 
 class LazyHeap(Generic[P, K]):
-    """A priority queue with one priority per key, changed by pushing again."""
+    """A priority queue with one priority per key, changed by pushing again.
+
+    An entry counts while it holds the very object that stands beside the key: comparing priorities would cost more than all the rest.
+    """
 
     __slots__ = ("_heap", "_valid")
 
@@ -65,7 +68,7 @@ class LazyHeap(Generic[P, K]):
     def top(self) -> P | None:
         """The smallest priority there is."""
         heap = self._heap
-        while heap and self._valid.get(heap[0][1]) != heap[0][0]:
+        while heap and self._valid.get(heap[0][1]) is not heap[0][0]:
             heapq.heappop(heap)
         return heap[0][0] if heap else None
 
@@ -79,7 +82,7 @@ class LazyHeap(Generic[P, K]):
         taken: list[K] = []
         while heap and not priority < heap[0][0]:
             of, key = heapq.heappop(heap)
-            if valid.get(key) == of:
+            if valid.get(key) is of:
                 del valid[key]
                 taken.append(key)
         return taken

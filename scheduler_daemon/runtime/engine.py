@@ -206,12 +206,13 @@ class Engine:
         """The batch is durable: effects may leave, callers may know."""
         if any(plan.effects for plan in batch.plans):
             self._store.check_ownership()
+        now = self._clock.now()
         for plan in batch.plans:
+            for effect in plan.effects:
+                self.counters.left(effect, now)
+                self._perform(effect)
             for line in plan.logs:
                 _say(line)
-            for effect in plan.effects:
-                self.counters.left(effect, self._clock.now())
-                self._perform(effect)
         if batch.observations:
             self._settled(batch.observations)
         for answer, value in batch.answers:

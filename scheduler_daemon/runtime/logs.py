@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import MutableMapping
 from contextlib import suppress
 from typing import Any, Final, Literal
 
+import msgspec
 import structlog
 
 ACTIONS: Final[dict[str, str]] = {
@@ -59,6 +61,9 @@ ACTIONS: Final[dict[str, str]] = {
 
 Level = Literal["info", "warning", "error"]
 
+_logger: Any = structlog.get_logger()
+"""Bound to the configuration at its first use: that costs as much as saying something does."""
+
 
 class _Stderr:
     """Stderr, which may be a file on the full disk that is to be reported, or a pipe that nobody reads any more.
@@ -85,15 +90,14 @@ class _Stderr:
 def configure(log_format: str, level: str = "info") -> None:
     """Send records to stderr, as JSON lines (`json`) or for people (`console`)."""
     renderer: Any = (
-        structlog.processors.JSONRenderer()
+        structlog.processors.JSONRenderer(_json)
         if log_format == "json"
         else structlog.dev.ConsoleRenderer(event_key="action")
     )
     structlog.configure(
         processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True, key="ts"),
-            structlog.processors.EventRenamer("action"),
+            structlog.processors.TimeStamper("iso", key="ts"),
+            _headed,
             structlog.processors.format_exc_info,
             renderer,
         ],
@@ -103,9 +107,17 @@ def configure(log_format: str, level: str = "info") -> None:
     )
 
 
+def _headed(_logger: Any, level: str, record: MutableMapping[str, Any]) -> dict[str, Any]:
+    """When, how grave and what come first, whatever else a record says."""
+    return {"ts": record.pop("ts"), "level": level, "action": record.pop("event"), **record}
+
+
+def _json(record: dict[str, Any], **_options: Any) -> str:
+    return msgspec.json.encode(record, enc_hook=repr).decode()
+
+
 def log(action: str, level: Level = "info", **fields: Any) -> None:
     """Say one thing.  An action that is not listed is a mistake of ours, and says so."""
-    logger: Any = structlog.get_logger()
     if action not in ACTIONS:
         fields, action, level = {**fields, "unlisted": action}, "bug", "error"
-    getattr(logger, level)(action, **fields)
+    getattr(_logger, level)(action, **fields)

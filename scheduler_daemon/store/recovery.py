@@ -144,8 +144,7 @@ class Replay:
             fold(self._draft, EpochStarted(at=commit.at, epoch=commit.epoch))
         if commit.decided_until is not None:
             fold(self._draft, Decided(at=commit.at, until=commit.decided_until))
-        if commit.run_number > self._draft.globals.run_number:
-            self._draft.globals.run_number = commit.run_number
+        self._draft.globals.run_number = max(self._draft.globals.run_number, commit.run_number)
 
     # --- records ---
 
@@ -264,8 +263,7 @@ class Replay:
             self.judged[key_of(damage)] = self._pending(damage)
         for schedule_id, n in judged.last_n.items():
             self._go_on_at(schedule_id, n)
-        if judged.run_number > self._draft.globals.run_number:
-            self._draft.globals.run_number = judged.run_number
+        self._draft.globals.run_number = max(self._draft.globals.run_number, judged.run_number)
 
     def _pending(self, damage: Damage) -> DamageLine:
         """The damage, and who has to be blocked for it: nobody who is deleted, since that admits nothing as it is."""

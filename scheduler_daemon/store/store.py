@@ -47,6 +47,12 @@ SEGMENT_BYTES_MAX: Final = 32 << 20
 CHECKPOINT_BYTES_MIN: Final = 8 << 20
 """How much journal is worth a checkpoint; more where a snapshot is larger than that, up to one segment."""
 
+CHECKPOINT_PATIENCE: Final = 3
+"""How many times that much may gather while batches come thick: a burst is not the time to open a file for each of its schedules."""
+
+BUSY_BYTES: Final = 256 << 10
+"""How much journal between two times that somebody asks for a checkpoint is a burst."""
+
 CHECKPOINT_ROWS_MAX: Final = 50_000
 AGE_STEP: Final = timedelta(days=1)
 """How far the time that ages are counted from moves at a checkpoint: a clock that is wrong by years must not empty the histories."""
@@ -75,6 +81,7 @@ class _Written(msgspec.Struct):
     n: dict[str, int] = {}
     begun: bool = False
     journal_bytes: int = 0
+    asked_at_bytes: int = 0
     commit_s: float = 0.0
     snapshot_bytes: int = 0
     snapshot_seq: int = 0
@@ -278,7 +285,11 @@ class Store:
             return False
         enough = max(CHECKPOINT_BYTES_MIN, min(self._written.snapshot_bytes, self._segment_bytes_max))
         enough = min(enough, self._segment_bytes_max)
-        if self._journal.written - self._written.journal_bytes < enough and self._tail.count < CHECKPOINT_ROWS_MAX:
+        written, before = self._journal.written, self._written.asked_at_bytes
+        self._written.asked_at_bytes = written
+        if written - before > BUSY_BYTES:
+            enough = max(enough, min(enough * CHECKPOINT_PATIENCE, self._segment_bytes_max))
+        if written - self._written.journal_bytes < enough and self._tail.count < CHECKPOINT_ROWS_MAX:
             return False
         self._passes = max(0, self._passes - 1)
         return self._passes == 0
