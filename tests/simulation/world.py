@@ -15,6 +15,7 @@ from typing import Any
 import structlog
 
 from scheduler_daemon.core.events import AttemptMarked, CandidateHeld, DispatchMarked, Event, RunAdmitted
+from scheduler_daemon.runtime import logs
 from tests.simulation.daemon import Answer, Daemon
 from tests.simulation.ledger import Ledger
 from tests.simulation.loop import Process, SimLoop, VirtualClock
@@ -176,8 +177,9 @@ class World:
     def run(self, script: Callable[["World"], Coroutine[Any, Any, None]]) -> Report:
         """Run the script to its end, or to the first violation."""
         self.loop.set_exception_handler(lambda _loop, context: self._unhandled(context))
-        processors = structlog.get_config()["processors"]
+        processors, logger = structlog.get_config()["processors"], logs._logger
         structlog.configure(processors=[self._log])
+        logs._logger = structlog.get_logger()
         main = self.loop.create_task(self._main(script))
         main._log_destroy_pending = False  # type: ignore[attr-defined]
         try:
@@ -186,6 +188,7 @@ class World:
             self.violated(error)
         finally:
             structlog.configure(processors=processors)
+            logs._logger = logger
             self._tear_down(main)
         trace = [line(mono_s, at, more) for mono_s, at, more in self.trace]
         counts = self.counts + Counter({f"row {name}": count for name, count in self.ledger.statuses.items()})
