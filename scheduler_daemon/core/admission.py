@@ -17,7 +17,7 @@ from scheduler_daemon.core.calendar import Due
 from scheduler_daemon.core.dispatching import next_run_id
 from scheduler_daemon.core.live import Answer
 from scheduler_daemon.core.model import Json, Schedule, Waiting
-from scheduler_daemon.core.state import Draft
+from scheduler_daemon.core.state import Draft, State
 
 
 class Admit(msgspec.Struct, frozen=True):
@@ -65,7 +65,7 @@ def _fresh_answer(draft: Draft, schedule: Schedule) -> Answer | None:
     return None if answer is None or answer.diagnostics is None or answer.until_mono < draft.now.mono else answer
 
 
-def capacity_shut(draft: Draft) -> Waiting | None:
+def capacity_shut(draft: Draft | State) -> Waiting | None:
     """Why nothing at all may be dispatched now; None when a slot is free and the server may be used."""
     server = draft.globals.server
     if not server.up or server.refusal is not None:

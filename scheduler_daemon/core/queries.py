@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import msgspec
 
 from scheduler_daemon.core import triggers
+from scheduler_daemon.core.admission import capacity_shut
 from scheduler_daemon.core.faults import SCHEDULE_FAULTS
 from scheduler_daemon.core.model import (
     Candidate,
@@ -125,7 +126,7 @@ def schedule_view(
         updated_at=schedule.updated_at,
         watermark=watermark,
         next_instants=_next_instants(schedule, watermark, at),
-        candidate=schedule.candidate,
+        candidate=candidate_of(view, schedule),
         active_runs=tuple(run_view(run) for run in schedule.runs),
         ambiguous_runs=tuple(run.run_id for run in schedule.runs if run.phase == "ambiguous"),
         diagnostics=(*schedule.diagnostics, *clock_behind(schedule, watermark, at)),
@@ -167,9 +168,17 @@ def run_view(run: Run) -> RunView:
     )
 
 
-def pending_row(schedule: Schedule) -> Row | None:
-    """The held candidate as a row; synthesised, never stored."""
-    held = schedule.candidate
+def candidate_of(view: Any, schedule: Schedule) -> Candidate | None:
+    """The held candidate, or the instant that stands in line and is not written down yet."""
+    stands_at = view.agenda.standing_at(schedule.definition.schedule_id)
+    if schedule.candidate is not None or stands_at is None:
+        return schedule.candidate
+    return Candidate(stands_at, stands_at, capacity_shut(view) or "preflight-pending")
+
+
+def pending_row(view: Any, schedule: Schedule) -> Row | None:
+    """The candidate as a row; synthesised, never stored."""
+    held = candidate_of(view, schedule)
     if held is None:
         return None
     return Row(

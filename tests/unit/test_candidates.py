@@ -48,18 +48,18 @@ def test_many_that_are_dropped_in_one_wake_share_a_row():
 
 def test_the_candidate_is_shown_as_a_pending_row_that_is_never_stored():
     world = full(cron=DAILY, misfire="latest")
-    row = pending_row(world.schedule())
+    row = pending_row(world.state, world.schedule())
     assert (row.status, row.instant, row.reason, row.n) == ("pending", at("09:00"), "no-slot", 0)
     assert (row.at, row.revision, row.schedule_id) == (at("09:00"), 1, "daily")
     assert [stored for stored in world.rows() if stored.status == "pending"] == []
     world.answered()
-    assert pending_row(world.schedule()) is None
+    assert pending_row(world.state, world.schedule()) is None
 
 
 def test_a_schedule_without_a_candidate_has_no_pending_row():
     world = World()
     world.create()
-    assert pending_row(world.schedule()) is None
+    assert pending_row(world.state, world.schedule()) is None
 
 
 def test_a_candidate_is_admitted_for_its_own_instant_and_the_previous_one_it_was_held_with():

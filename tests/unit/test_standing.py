@@ -6,6 +6,7 @@ from scheduler_daemon.core import commands as cmd
 from scheduler_daemon.core import decide as deciding
 from scheduler_daemon.core import events as ev
 from scheduler_daemon.core.model import Cron, Diagnostic
+from scheduler_daemon.core.queries import pending_row, schedule_view
 from tests.builders import DAILY, World, at
 
 DAMAGE = Diagnostic("damaged", "a record is damaged", at("08:59"), {"offset": 12})
@@ -37,6 +38,16 @@ def test_who_stands_runs_as_soon_as_a_slot_is_free_and_was_never_held():
     world.answered()
     assert world.history("b") == ["09:00 admitted", "09:00 running"]
     assert not any(isinstance(event, ev.CandidateHeld) for event in world.journal)
+
+
+def test_who_stands_is_shown_as_pending_like_a_candidate():
+    world = crowd()
+    row = pending_row(world.state, world.schedule("b"))
+    assert (row.status, row.instant, row.reason) == ("pending", at("09:00"), "no-slot")
+    shown = schedule_view(world.state, "b", now=world.now).candidate
+    assert (shown.instant, shown.waiting) == (at("09:00"), "no-slot")
+    world.answered()
+    assert pending_row(world.state, world.schedule("b")) is None
 
 
 def test_who_has_stood_for_three_seconds_is_held_for_want_of_a_slot():
