@@ -12,7 +12,7 @@ from pathlib import Path
 from rpc_client import App
 from rpc_client.errors import RpcError
 
-READY_S = 30.0
+READY_S = 90.0
 
 HELLO = """
 [deployments."scheduled_hello.default"]
