@@ -63,7 +63,7 @@ class RunIndex:
             content = _decode(Line(start, data[start : end if end >= 0 else len(data)], whole=end >= 0))
             if content is not None and content.id == run_id:
                 return content if isinstance(content, Indexed) else None
-        if any(line.whole and _decode(line) is None for line in _lines(data)):
+        if any(line.whole and not _belongs(line, bucket) for line in _lines(data)):
             self._damaged.add(bucket)
             raise LookupError(self._home.relative(self.path(bucket)))
         return None
@@ -100,7 +100,7 @@ class RunIndex:
             data = read_file(self._fs, self.path(bucket))
             if len(data) < max(_COMPACT_FROM_BYTES, 2 * self._compacted.get(bucket, 0)):
                 continue
-            if any(_decode(line) is None for line in _lines(data)):
+            if not all(_belongs(line, bucket) for line in _lines(data)):
                 self._damaged.add(bucket)
                 continue
             self._rewrite(bucket, _live(_lines(data)))
@@ -156,6 +156,12 @@ def _decode(line: Line) -> IndexLine | None:
     with suppress(msgspec.MsgspecError, NewerVersion):
         return decode_index(body)
     return None
+
+
+def _belongs(line: Line, bucket: int) -> bool:
+    """Whether a line can be read, and is of this bucket: a file under another's name says nothing about its own ids."""
+    content = _decode(line)
+    return content is not None and bucket_of(content.id) == bucket
 
 
 def _live(lines: Iterator[Line]) -> dict[str, Indexed]:

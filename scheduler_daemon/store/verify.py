@@ -25,15 +25,23 @@ from scheduler_daemon.store.documents import Home, read_format, read_marker
 from scheduler_daemon.store.errors import StoreUnusable
 from scheduler_daemon.store.framing import unframe
 from scheduler_daemon.store.fs import FileSystem, RealFileSystem, read_file
-from scheduler_daemon.store.history import Counts, decode_line
+from scheduler_daemon.store.history import Counts, HistoryRows, decode_line, head_of, path_of
 from scheduler_daemon.store.journal import list_segments, segments_after
 from scheduler_daemon.store.lines import LineReader, reading
 from scheduler_daemon.store.loading import Recovered, recover
 from scheduler_daemon.store.lock import Seen, read_seen
 from scheduler_daemon.store.opening import behind_of
-from scheduler_daemon.store.runindex import BUCKETS, RunIndex, entries_of
+from scheduler_daemon.store.runindex import BUCKETS, RunIndex, bucket_of, entries_of
 from scheduler_daemon.store.scan import Scan
-from scheduler_daemon.store.schema import Indexed, NewerVersion, RowLine, TruncatedBefore, decode_index, decode_snapshot
+from scheduler_daemon.store.schema import (
+    Gone,
+    Indexed,
+    NewerVersion,
+    RowLine,
+    TruncatedBefore,
+    decode_index,
+    decode_snapshot,
+)
 from scheduler_daemon.store.snapshot import list_snapshots
 
 _READS_MAX: Final = 5
@@ -77,7 +85,9 @@ class _Verification:
         self._fs = fs
         self._home = home
         self._report = Report()
-        self._indexed: dict[str, tuple[str, str]] = {}
+        self._rows_of: dict[str, tuple[str, str]] = {}
+        self._unindexed: set[str] = set()
+        self._rowless: dict[str, Indexed] = {}
         self._last_n: dict[str, int] = {}
         self._runs = RunIndex(fs, home)
         self._seen = Seen()
@@ -147,7 +157,8 @@ class _Verification:
 
     def _expect(self, schedule_id: str, line: RowLine) -> None:
         for entry in entries_of(line.row):
-            self._indexed[entry.id] = (entry.run_id, schedule_id)
+            self._rows_of[entry.id] = (entry.run_id, schedule_id)
+            self._unindexed.add(entry.id)
 
     def _index(self) -> None:
         for bucket in range(BUCKETS):
@@ -155,21 +166,28 @@ class _Verification:
             with reading(self._fs, path) as reader:
                 if reader is not None:
                     self._report.files += 1
-                    self._bucket(self._home.relative(path), reader)
+                    self._bucket(bucket, self._home.relative(path), reader)
 
-    def _bucket(self, name: str, reader: LineReader) -> None:
+    def _bucket(self, bucket: int, name: str, reader: LineReader) -> None:
         for line in reader.lines(0):
             body = line.body
             try:
                 content = decode_index(body) if body is not None else None
             except (NewerVersion, msgspec.MsgspecError):
                 content = None
-            if isinstance(content, Indexed):
+            if content is not None and bucket_of(content.id) != bucket:
+                self._problem(name, line.offset, f"run {content.id} belongs into another file of the run index")
+            elif isinstance(content, Indexed):
                 self._report.runs += content.id == content.run_id
-                expected = self._indexed.pop(content.id, None)
-                if expected is not None and expected != (content.run_id, content.schedule_id):
+                self._unindexed.discard(content.id)
+                expected = self._rows_of.get(content.id)
+                if expected is None:
+                    self._rowless[content.id] = content
+                elif expected != (content.run_id, content.schedule_id):
                     self._problem(name, line.offset, f"run {content.id} is indexed as another", content.schedule_id)
-            elif content is None and line.whole:
+            elif isinstance(content, Gone):
+                self._rowless.pop(content.id, None)
+            elif line.whole:
                 self._problem(
                     name, line.offset, "this line cannot be read; the next checkpoint after a search makes it again"
                 )
@@ -251,18 +269,35 @@ class _Verification:
                 self._problem(name, 0, "a history of a schedule that does not exist", schedule_id)
             elif n > schedule.n:
                 self._problem(name, 0, f"row {n} is later than the schedule's last record, {schedule.n}", schedule_id)
-        self._unindexed(
-            {getattr(event, name, None) for event in recovered.events for name in ("run_id", "server_run_id")}
-        )
+        in_journal = {getattr(event, name, None) for event in recovered.events for name in ("run_id", "server_run_id")}
+        self._compare_index(in_journal)
+        self._compare_rows(in_journal)
 
-    def _unindexed(self, in_journal: set[str | None]) -> None:
+    def _compare_index(self, in_journal: set[str | None]) -> None:
         """Runs that no index line was found for, and that are not about to get one, or have got it meanwhile."""
-        for run_id, (_, schedule_id) in self._indexed.items():
+        for run_id in sorted(self._unindexed):
+            schedule_id = self._rows_of[run_id][1]
             with suppress(LookupError):  # its bucket is damaged, which was reported
                 if run_id not in in_journal and self._runs.find(run_id) is None:
                     self._problem(
                         self._home.relative(self._home.runs), 0, f"run {run_id} is not in the run index", schedule_id
                     )
+
+    def _compare_rows(self, in_journal: set[str | None]) -> None:
+        """Runs that the index names and no history has, although nothing was ever dropped from it, and that it has not got meanwhile."""
+        by_schedule: dict[str, list[Indexed]] = {}
+        for entry in self._rowless.values():
+            by_schedule.setdefault(entry.schedule_id, []).append(entry)
+        for schedule_id, entries in by_schedule.items():
+            path = path_of(self._home, schedule_id)
+            with reading(self._fs, path) as reader:
+                if reader is not None and head_of(reader)[0] is not None:
+                    continue
+                rows = HistoryRows(self._home, schedule_id, reader).after(0, None) if reader is not None else ()
+                kept = {row.run_id for row in rows}
+            for entry in entries:
+                if entry.run_id not in kept and entry.id not in in_journal:
+                    self._problem(self._home.relative(path), 0, f"the rows of run {entry.run_id} are gone", schedule_id)
 
     def _leftovers(self) -> None:
         marker = read_marker(self._fs, self._home)

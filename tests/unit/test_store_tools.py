@@ -112,6 +112,31 @@ def test_a_run_that_the_index_lacks_is_a_problem(shelf):
     assert any("not in the run index" in problem.reason for problem in verify(shelf.root).problems)
 
 
+def test_a_history_that_is_gone_is_a_problem_that_the_run_index_knows_of(tmp_path):
+    gone = Shelf(RealFileSystem(), root=tmp_path / "gone")
+    gone.lock = None
+    gone.start()
+    gone.commit(*gone.scribe.create("a"), *gone.scribe.ran("a"))
+    gone.checkpoint()
+    gone.stop()
+    assert verify(gone.root).clean
+    path_to(gone.root, "occurrences").unlink()
+    (problem, _) = verify(gone.root).problems
+    assert (problem.schedule_id, problem.reason) == ("a", "the rows of run run-000001 are gone")
+
+
+def test_files_of_the_run_index_that_were_exchanged_are_a_problem_and_no_run_is_lost_by_it(shelf):
+    first, second = sorted((shelf.root / "schedules" / "runs").iterdir())[:2]
+    one, other = first.read_bytes(), second.read_bytes()
+    first.write_bytes(other)
+    second.write_bytes(one)
+    assert any("another file of the run index" in problem.reason for problem in verify(shelf.root).problems)
+    for row in shelf.scribe.rows["a"]:
+        found = shelf.store.find_run(row.run_id)
+        assert found is None or found.schedule_id == "a"
+    assert shelf.store.find_run(shelf.scribe.rows["a"][-1].run_id) is not None
+
+
 def test_a_history_of_another_schedule_is_a_problem(shelf):
     shelf.stop()
     path = path_to(shelf.root, "/a.jsonl")
