@@ -115,6 +115,12 @@ def check_expression(expression: str, timezone: str, after: datetime) -> tuple[s
 
     Raises `CronRefused`.  An instant within `YEARS_MAX` years of `after` is part of being valid.
     """
+    return _checked(expression, timezone, after.replace(second=0, microsecond=0))
+
+
+@lru_cache(_EXPRESSIONS_MAX)
+def _checked(expression: str, timezone: str, after: datetime) -> tuple[str, ...]:
+    """Remembered, because a thousand schedules that are created in one minute share a few expressions."""
     reading = read(expression)
     try:
         zone(timezone)

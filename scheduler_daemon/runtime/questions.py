@@ -30,9 +30,14 @@ from scheduler_daemon.core.model import ServerFacts
 from scheduler_daemon.runtime.results import result_of
 
 ARTIFACTS_MAX = 1024
+"""How many artifacts, and how many deployments, are remembered."""
+
 SOURCE_PAGES_MAX = 100
 RUN_PAGES_MAX = 5
 PAGE = 100
+
+AGREED_S = 1.0
+"""How long the server's yes to one create or update is good for others of that deployment; a no is asked for each time."""
 
 CheckRoot = Callable[[str | None], str | None]
 """Says why the server's store root forbids ours; None when they get along."""
@@ -56,6 +61,7 @@ class Questions:
         self._server_name = server_name
         self._check_root = check_root
         self._artifacts: dict[tuple[str, int], dict[str, Any] | None] = {}
+        self._agreed: dict[str, tuple[float, Preflight]] = {}
 
     # --- the server ---
 
@@ -128,6 +134,17 @@ class Questions:
             input_schema=await self._input_schema(said.artifact_id, said.artifact_version),
         )
 
+    async def agreed(self, deployment_id: str, mono: float) -> Preflight:
+        """As `ask_preflight`, at `mono`: somebody else's answer counts if it was a yes and was asked for within `AGREED_S` before."""
+        known = self._agreed.get(deployment_id)
+        if known is not None and 0 <= mono - known[0] <= AGREED_S:
+            return known[1]
+        answer = await self.ask_preflight(deployment_id)
+        if answer.known and not answer.diagnostics:
+            _make_room(self._agreed)
+            self._agreed[deployment_id] = (mono, answer)
+        return answer
+
     async def _input_schema(self, artifact_id: str | None, version: int | None) -> dict[str, Any] | None:
         """An artifact version never changes, so its schema is asked for once."""
         if artifact_id is None or version is None:
@@ -135,8 +152,7 @@ class Questions:
         known = (artifact_id, version)
         if known not in self._artifacts:
             artifact = _read(await self._client.artifacts_inspect(artifact_id, version), _Artifact)
-            while len(self._artifacts) >= ARTIFACTS_MAX:
-                self._artifacts.pop(next(iter(self._artifacts)))
+            _make_room(self._artifacts)
             self._artifacts[known] = artifact.input_schema
         return self._artifacts[known]
 
@@ -173,6 +189,12 @@ class Questions:
             if cursor is None or len(recent) < len(page.runs):
                 break
         return [cmd.StoppedListed(effect.seq, effect.schedule_id, effect.run_id, tuple(found))]
+
+
+def _make_room(known: dict[Any, Any]) -> None:
+    """The oldest go first."""
+    while len(known) >= ARTIFACTS_MAX:
+        known.pop(next(iter(known)))
 
 
 # --- answers, as far as they are read ----------------------------------------------------------------------------------

@@ -80,7 +80,7 @@ class Service:
 
     async def _ask_preflight(self, definition: Definition) -> Preflight:
         try:
-            return await self._host.questions.ask_preflight(definition.deployment_id)
+            return await self._host.questions.agreed(definition.deployment_id, self._host.clock.now().mono)
         except Unanswered as unanswered:
             raise _unavailable(unanswered.reason) from None
 
@@ -147,7 +147,7 @@ class Service:
                 "CursorExpired", "cursor: rows after it were dropped by retention; start again without it"
             ) from None
         rows = [self._with_observed(row) for row in page.rows]
-        pending = queries.pending_row(schedule) if cursor is None else None
+        pending = queries.pending_row(self._host.state, schedule) if cursor is None else None
         following = cursors.encode("occurrences", schedule_id, str(page.next_n)) if page.next_n is not None else None
         return ([pending, *rows] if pending is not None else rows), following
 
