@@ -8,7 +8,7 @@ daemon's own: the library's global one would add whatever some other module regi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -16,7 +16,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from scheduler_daemon import __version__
-from scheduler_daemon.api.service import Check, Figures, Histogram
+from scheduler_daemon.api.service import Check, Figures, Histogram, Single
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -50,7 +50,12 @@ class Page:
     def families(self) -> Iterator[Metric]:
         """Every metric with its present value."""
         yield _info()
-        yield from _of_schedules(self._source.figures())
+        figures = self._source.figures()
+        yield from _of_schedules(figures)
+        yield from _of_single(figures.single)
+        yield _gauge(
+            "scheduler_schedules_unlisted", "Schedules beyond those with series of their own.", figures.unlisted
+        )
         checks = GaugeMetricFamily("scheduler_check", "Whether a check of /readyz holds.", labels=["name"])
         for check in self._source.checks():
             checks.add_metric([check.name], float(check.ok))
@@ -94,6 +99,23 @@ def _of_schedules(figures: Figures) -> Iterator[Metric]:
         "scheduler_dispatch_lateness_seconds", "From the instant to the dispatch of its run.", figures.dispatch_lateness
     )
     yield _histogram("scheduler_commit_seconds", "What it takes to make one batch durable.", figures.commit)
+
+
+def _of_single(single: Mapping[str, Single]) -> Iterator[Metric]:
+    """Series of single schedules; how many schedules have some is bounded by the source."""
+    state = GaugeMetricFamily(
+        "scheduler_schedule_state", "Always 1; the label says which.", labels=["schedule_id", "state"]
+    )
+    runs = GaugeMetricFamily("scheduler_schedule_runs", "Unfinished runs of one schedule.", labels=["schedule_id"])
+    ends = CounterMetricFamily(
+        "scheduler_schedule_ends", "How occurrences of one schedule ended.", labels=["schedule_id", "status"]
+    )
+    for schedule_id, one in single.items():
+        state.add_metric([schedule_id, one.state], 1)
+        runs.add_metric([schedule_id], one.runs)
+        for status, count in sorted(one.ends.items()):
+            ends.add_metric([schedule_id, status], count)
+    yield from (state, runs, ends)
 
 
 def _info() -> Metric:

@@ -4,6 +4,9 @@ Owns: counters that begin at the start of the process, two histograms, and the o
 Must never know: the metrics format.
 
 A reading walks the schedules; it is made when somebody asks, never in the engine's turn.
+
+Figures of single schedules are bounded: the first SINGLE_MAX by id that are not deleted have some, the others are counted in
+`unlisted`.  Whoever watches a time series for each schedule pays for each; ten thousand of them are a database, not a page.
 """
 
 from __future__ import annotations
@@ -11,17 +14,22 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from heapq import nsmallest
+from typing import Final, get_args
 
 import msgspec
 
 from scheduler_daemon.core.commands import Effect, StartCall
 from scheduler_daemon.core.events import Event, OccurrenceClosed, RangeClosed, RunAdmitted, RunInterrupted, RunSettled
-from scheduler_daemon.core.model import Now
+from scheduler_daemon.core.model import Now, Phase, ScheduleStatus
 from scheduler_daemon.core.queries import state_of
 from scheduler_daemon.core.state import State
 
 _LATENESS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0, 300.0, 3600.0)
 _COMMIT_S = (0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+
+SINGLE_MAX: Final = 200
+"""How many schedules have figures of their own."""
 
 
 class Histogram:
@@ -53,6 +61,14 @@ class Histogram:
         return buckets
 
 
+class Single(msgspec.Struct, frozen=True, kw_only=True):
+    """One schedule: its state, its unfinished runs, and how its occurrences ended since the start of the process, by status."""
+
+    state: ScheduleStatus
+    runs: int
+    ends: Mapping[str, int]
+
+
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
     """One reading; each member is described in `api/service.py`."""
 
@@ -69,6 +85,8 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     storage_full: bool
     dispatch_lateness: Histogram
     commit: Histogram
+    single: Mapping[str, Single] = {}
+    unlisted: int = 0
 
 
 class Counters:
@@ -76,6 +94,7 @@ class Counters:
 
     def __init__(self) -> None:
         self.decisions: Counter[tuple[str, str]] = Counter()
+        self._ends: dict[str, Counter[str]] = {}
         self.dispatch_lateness = Histogram(_LATENESS_S)
         self.commit = Histogram(_COMMIT_S)
 
@@ -86,6 +105,7 @@ class Counters:
             match event:
                 case OccurrenceClosed() | RangeClosed() | RunSettled():
                     self.decisions[event.status, event.reason or ""] += 1
+                    self._ends.setdefault(event.schedule_id, Counter())[event.status] += 1
                 case RunAdmitted():
                     self.decisions["admitted", ""] += 1
                 case RunInterrupted():
@@ -100,8 +120,8 @@ class Counters:
 
     def read(self, state: State, now: Now, decided_mono: float) -> Figures:
         """Everything, now."""
-        schedules: Counter[str] = Counter()
-        runs: Counter[str] = Counter()
+        schedules = Counter[str](dict.fromkeys(get_args(ScheduleStatus), 0))
+        runs = Counter[str](dict.fromkeys(get_args(Phase), 0))
         candidates: Counter[str] = Counter()
         for schedule in state.schedules.values():
             schedules[state_of(schedule, state.watermark_of(schedule))] += 1
@@ -109,6 +129,7 @@ class Counters:
             if schedule.candidate is not None:
                 candidates[schedule.candidate.waiting] += 1
         overdue = state.agenda.overdue()
+        single = self._single(state)
         return Figures(
             schedules=schedules,
             runs=runs,
@@ -123,4 +144,20 @@ class Counters:
             storage_full=state.globals.full,
             dispatch_lateness=self.dispatch_lateness,
             commit=self.commit,
+            single=single,
+            unlisted=sum(schedules.values()) - schedules["deleted"] - len(single),
         )
+
+    def _single(self, state: State) -> dict[str, Single]:
+        listed = nsmallest(SINGLE_MAX, (one.schedule_id for one in state.schedules.values() if not one.deleted))
+        for schedule_id in self._ends.keys() - state.schedules.keys():
+            del self._ends[schedule_id]
+        single: dict[str, Single] = {}
+        for schedule_id in listed:
+            schedule = state.schedules[schedule_id]
+            single[schedule_id] = Single(
+                state=state_of(schedule, state.watermark_of(schedule)),
+                runs=len(schedule.runs),
+                ends=self._ends.get(schedule_id, {}),
+            )
+        return single
