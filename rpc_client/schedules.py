@@ -13,8 +13,11 @@ RFC 3339 strings in UTC, durations are seconds.
 
 Every method raises
 - `Rejected`: the request is at fault (`ScheduleNotFound`, `RevisionConflict`, `InvalidTrigger`, `InvalidParams`, ...);
-- `Unavailable`: nothing was done, try later (daemon not reached, `ServerUnavailable`, `Draining`, `StorageFull`);
+- `Unavailable`: nothing was done, try later (daemon not reached, `ServerUnavailable`, `Draining`, `StorageFull`; the last
+  two can come from whatever changes something, and are not listed again below);
 - `AmbiguousOutcome`: it may have been done; look first.
+What stands under "Codes" of a method are the words in `code` that it has beside those of every method; `data` then has a
+`hint`, and what else helps (`field` and `reason`, `revision`, `diagnostics`, `violations`).
 """
 
 import asyncio
@@ -92,15 +95,19 @@ class App:
         misfire: str | None = None,
         lateness_s: int | None = None,
         max_steps: int | None = None,
-        hold_unknown_s: int | None = None,
-        run_timeout_s: int | None = None,
+        hold_unknown_s: float | None = None,
+        run_timeout_s: float | None = None,
     ) -> Payload:
         """Create a schedule under an id that was never used before; answers what `get_schedule` does, and `warnings`.
 
         `trigger` is `{"kind": "oneshot", "at": …}` or `{"kind": "cron", "expression": …, "timezone": …}`; `input` maps
         names to `{"value": …}` or `{"from": "occurrence.instant"}`. `overlap` is `skip` or `parallel` (which needs
-        `max_active_runs`), `misfire` is `skip` or `latest`.
+        `max_active_runs`, 1 to 1000), `misfire` is `skip` or `latest`. `lateness_s` (whole, 1 to 86,400), `hold_unknown_s`
+        and `run_timeout_s` are seconds, `max_steps` counts step executions.
         After `AmbiguousOutcome` ask `get_schedule`: a second create of the same id is `ScheduleExists` in any case.
+
+        Codes: `InvalidScheduleId`, `ScheduleExists`, `InvalidTrigger`, `InvalidInput`, `InvalidPolicy`, `Unsupported`,
+        `DeploymentNotFound`, `DeploymentUnrunnable`, `ServerUnavailable`.
         """
         return await self._change(
             "workflow.schedules.create",
@@ -120,6 +127,8 @@ class App:
     async def get_schedule(self, schedule_id: str) -> Payload:
         """Definition, `revision`, `state`, `note`, watermark, the next five instants, candidate, active and ambiguous
         runs, diagnostics.
+
+        Codes: `InvalidScheduleId`, `ScheduleNotFound`.
         """
         return await self._look("workflow.schedules.get", schedule_id=schedule_id)
 
@@ -132,7 +141,10 @@ class App:
         cursor: str | None = None,
         limit: int | None = None,
     ) -> Payload:
-        """One page, `{"schedules": […], "next_cursor": str | None}`; `limit` is 1 to 1000, deleted ones only if asked."""
+        """One page, `{"schedules": […], "next_cursor": str | None}`; `limit` is 1 to 1000, deleted ones only if asked.
+
+        Codes: `InvalidCursor`.
+        """
         return await self._look(
             "workflow.schedules.list",
             include_deleted=include_deleted,
@@ -179,12 +191,17 @@ class App:
         misfire: str | None = None,
         lateness_s: int | None = None,
         max_steps: int | None = None,
-        hold_unknown_s: int | None = None,
-        run_timeout_s: int | None = None,
+        hold_unknown_s: float | None = None,
+        run_timeout_s: float | None = None,
     ) -> Payload:
-        """Change the given fields for future admissions; answers the new payload.
+        """Change the given fields for future admissions; units as in `create_schedule`; answers the new payload.
 
-        Raises `Rejected` with code `RevisionConflict` and the current revision in `data` when somebody was faster.
+        `expected_revision` is the `revision` that the change was decided on: when somebody was faster the code is
+        `RevisionConflict`, with the present one in `data`.
+
+        Codes: `InvalidScheduleId`, `ScheduleNotFound`, `ScheduleDeleted`, `ScheduleBlocked`, `RevisionConflict`,
+        `InvalidTrigger`, `InvalidInput`, `InvalidPolicy`, `Unsupported`, `DeploymentNotFound`, `DeploymentUnrunnable`,
+        `ServerUnavailable`.
         """
         return await self._change(
             "workflow.schedules.update",
@@ -203,19 +220,31 @@ class App:
         )
 
     async def pause_schedule(self, schedule_id: str, *, note: str | None = None) -> Payload:
-        """Stop admission; the paused span is consumed. Idempotent. Active runs go on."""
+        """Stop admission; the paused span is consumed. Idempotent. Active runs go on.
+
+        Codes: `InvalidScheduleId`, `ScheduleNotFound`, `ScheduleDeleted`, `InvalidInput` (the note).
+        """
         return await self._change("workflow.schedules.pause", schedule_id=schedule_id, note=note)
 
     async def resume_schedule(self, schedule_id: str, *, note: str | None = None) -> Payload:
-        """Admit again, from the next future instant on. Idempotent."""
+        """Admit again, from the next future instant on. Idempotent.
+
+        Codes: `InvalidScheduleId`, `ScheduleNotFound`, `ScheduleDeleted`, `ScheduleBlocked`, `InvalidInput`.
+        """
         return await self._change("workflow.schedules.resume", schedule_id=schedule_id, note=note)
 
     async def delete_schedule(self, schedule_id: str, *, note: str | None = None) -> Payload:
-        """Delete softly: runs and history stay, the id is never free again. Idempotent."""
+        """Delete softly: runs and history stay, the id is never free again. Idempotent.
+
+        Codes: `InvalidScheduleId`, `ScheduleNotFound`, `InvalidInput` (the note).
+        """
         return await self._change("workflow.schedules.delete", schedule_id=schedule_id, note=note)
 
     async def unblock_schedule(self, schedule_id: str, *, note: str) -> Payload:
-        """Accept what the diagnostics of a blocked schedule say and let it admit again; `note` says who and why."""
+        """Accept what the diagnostics of a blocked schedule say and let it admit again; `note` says who and why.
+
+        Codes: `InvalidScheduleId`, `ScheduleNotFound`, `ScheduleDeleted`, `InvalidInput` (the note).
+        """
         return await self._change("workflow.schedules.unblock", schedule_id=schedule_id, note=note)
 
     async def list_schedule_occurrences(
@@ -224,7 +253,8 @@ class App:
         """One page of history, oldest first: `{"occurrences": […], "next_cursor": str | None}`; `limit` is 1 to 100.
 
         While a candidate is held the first page begins with a `pending` row and may hold one row more than `limit`.
-        Raises `Rejected` with `CursorExpired` when retention has passed the cursor.
+
+        Codes: `InvalidScheduleId`, `ScheduleNotFound`, `InvalidCursor`, `CursorExpired` (retention has passed the cursor).
         """
         return await self._look(
             "workflow.schedules.occurrences.list", schedule_id=schedule_id, cursor=cursor, limit=limit
@@ -242,7 +272,10 @@ class App:
                 return
 
     async def inspect_run(self, run_id: str) -> Payload:
-        """A scheduled run by the daemon's id or the server's: status, output, interrupt, both ids."""
+        """A scheduled run by the daemon's id or the server's: status, output, interrupt, both ids.
+
+        Codes: `RunNotFound`, `ServerUnavailable`; a server's own code for a run that is not scheduled.
+        """
         return await self._look("workflow.runs.inspect", run_id=run_id)
 
     async def resume_run(
@@ -258,6 +291,9 @@ class App:
 
         Leaving while it waits (cancellation, a lost connection) cancels the resume: the run is then judged by one look
         at the server and may end `failed`, outcome unknown.
+
+        Codes: `RunNotFound`, `RunNotResumable`, `ResumeInProgress`, `AttemptAmbiguous`, `ScheduleBlocked`,
+        `ServerUnavailable`; a server's own code where it refused the resume.
         """
         ending = await self._settled(
             "workflow.runs.resume",
@@ -273,7 +309,10 @@ class App:
         return _result(ending)
 
     async def abandon_run(self, run_id: str, *, note: str) -> Payload:
-        """Give up an interrupted run that nobody will answer: it is `failed`, and the server is not touched."""
+        """Give up an interrupted run that nobody will answer: it is `failed`, and the server is not touched.
+
+        Codes: `RunNotFound`, `RunNotResumable`, `AttemptAmbiguous`, `ScheduleBlocked`, `InvalidInput` (the note).
+        """
         return await self._change("workflow.runs.abandon", run_id=run_id, note=note)
 
     async def health(self) -> Payload:

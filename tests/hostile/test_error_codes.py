@@ -14,6 +14,7 @@ import aiohttp
 import pytest
 
 from scheduler_daemon.api.faults import FAULTS
+from scheduler_daemon.api.methods import TABLE
 from scheduler_daemon.core.model import Settings
 from scheduler_daemon.store.retention import Retention
 from scheduler_daemon.store.store import Store
@@ -28,7 +29,7 @@ from tests.scribe import NOW, Scribe
 
 PROTOCOL = (-32700, -32600, -32601, -32602, -32603)
 CRON = {"kind": "cron", "expression": "0 3 * * *"}
-Params = dict[str, Any]
+PROMISED = {entry.method.name: entry.codes for entry in TABLE}
 
 
 class Refusal(NamedTuple):
@@ -56,7 +57,12 @@ class Bench:
             return await response.json()
 
     async def ask(self, method: str, **params: Any) -> dict[str, Any]:
-        return await self.post(json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).encode())
+        """The answer to a call; a refusal must be one that the document promises for the method."""
+        body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+        answer = await self.post(json.dumps(body).encode())
+        code = answer.get("error", {}).get("data", {}).get("code")
+        assert code is None or code in PROMISED[method], (method, code)
+        return answer
 
     async def refused(self, method: str, **params: Any) -> Refusal:
         return refusal(await self.ask(method, **params))
@@ -298,21 +304,23 @@ async def _logged(daemon, action):
     return any(line["action"] == action for line in daemon.log())
 
 
-async def prepared(folder) -> None:
-    """A store with a blocked schedule, and with one that has a long history of last winter."""
+async def prepared(folder) -> str:
+    """A store with a blocked schedule, whose interrupted run is the answer, and with one that has a long history of last winter."""
     store = Store(folder, mint=lambda: "store")
     opened = store.open(Settings(), NOW)
     scribe = Scribe(opened.state)
-    await store.commit(
-        [*scribe.epoch(opened.epoch), *scribe.create("blocked"), *scribe.create("old"), *scribe.block("blocked")]
-    )
+    await store.commit([*scribe.epoch(opened.epoch), *scribe.create("blocked"), *scribe.create("old")])
+    await store.commit(scribe.admit("blocked"))
+    run_id = scribe.run_of("blocked")
+    await store.commit([*scribe.interrupt("blocked", run_id), *scribe.block("blocked")])
     for _ in range(50):
         await store.commit(scribe.skip("old"))
     store.close()
+    return run_id
 
 
 async def test_a_change_of_a_blocked_schedule_and_a_cursor_that_retention_passed_are_refused(tmp_path):
-    await prepared(tmp_path / "store")
+    run_id = await prepared(tmp_path / "store")
     async with Daemon(tmp_path, deployments=HELLO) as daemon:
         bench = Bench(daemon)
         found = await bench.refused(
@@ -320,6 +328,9 @@ async def test_a_change_of_a_blocked_schedule_and_a_cursor_that_retention_passed
         )
         assert found.code == "ScheduleBlocked"
         assert (await bench.ask("workflow.schedules.pause", schedule_id="blocked"))["result"]["paused"] is True
+        for verb, more in (("resume", {}), ("abandon", {"note": "n"})):
+            found = await bench.refused(f"workflow.runs.{verb}", run_id=run_id, **more)
+            assert found.code == "ScheduleBlocked"
         page = (await bench.ask("workflow.schedules.occurrences.list", schedule_id="old", limit=1))["result"]
         assert await daemon.stop() == 0
     await with_few_rows(tmp_path / "store")

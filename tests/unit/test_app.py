@@ -1,13 +1,16 @@
 """`App`: what it asks the daemon, what it raises, and what it tries again."""
 
 import asyncio
+import inspect
 import json
+import re
 from contextlib import AsyncExitStack
 
 import pytest
 
 import rpc_client.schedules
 from rpc_client import AmbiguousOutcome, App, Rejected, RpcError, Unavailable
+from scheduler_daemon.api import methods
 from tests.fakes.raw import http_answer, raw_server
 
 
@@ -31,6 +34,10 @@ class Daemon:
 
 def failed(code: str, **more) -> dict:
     return {"code": 5000, "message": "Workflow operation failed", "data": {"code": code, "message": "why", **more}}
+
+
+PASSED_ON = {"trace_range"}
+"""What means something only to a workflow server behind a gateway; `WorkflowClient` has it."""
 
 
 @pytest.fixture(autouse=True)
@@ -83,6 +90,31 @@ EVERY_CALL = {
     "workflow.health": (lambda app: app.health(), {}),
     "rpc.discover": (lambda app: app.discover(), {}),
 }
+
+
+FACE = {entry.method.name: entry for entry in methods.TABLE}
+EVERYWHERE = {"Draining", "StorageFull"}
+"""Told once at the head of the module, as something that any change may end with."""
+
+
+def function_of(method: str):
+    """The function of `App` that calls a method."""
+    called = EVERY_CALL[method][0].__code__.co_names
+    return next(getattr(App, name) for name in called if hasattr(App, name))
+
+
+@pytest.mark.parametrize("method", FACE)
+def test_the_docstring_of_each_function_lists_the_codes_that_its_method_promises(method):
+    listed = inspect.cleandoc(function_of(method).__doc__).partition("Codes:")[2]
+    assert set(re.findall(r"`(\w+)`", listed)) == set(FACE[method].codes) - EVERYWHERE
+    changes = set(FACE[method].codes) >= EVERYWHERE
+    assert changes is FACE[method].method.mutates
+
+
+@pytest.mark.parametrize("method", FACE)
+def test_each_function_takes_exactly_the_params_of_its_method(method):
+    described = set(FACE[method].method.params.__struct_fields__)
+    assert set(inspect.signature(function_of(method)).parameters) - {"self"} == described - PASSED_ON
 
 
 @pytest.mark.parametrize(("method", "call"), EVERY_CALL.items(), ids=EVERY_CALL)
