@@ -37,7 +37,6 @@ def serve_argv(spec: dict, *, python: str = PYTHON) -> list[str]:
         *("--listen", f"127.0.0.1:{spec['infra']['port']}"),
         *("--server", spec["url"]),
         *("--max-concurrent-runs", os.environ.get("BENCH_CONC", SLOTS)),
-        *("--log-level", "warning"),
     ]
 
 
