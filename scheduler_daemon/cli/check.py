@@ -19,6 +19,7 @@ from rpc_client.workflow import WorkflowClient
 from scheduler_daemon import errors
 from scheduler_daemon.cli.exits import end, epilog, examples, listed
 from scheduler_daemon.cli.options import effective, settings
+from scheduler_daemon.cli.progress import progress
 from scheduler_daemon.cli.tables import printable, table
 from scheduler_daemon.config import SETTINGS, Config
 from scheduler_daemon.core.commands import Probe, ServerMissed, ServerSeen
@@ -58,7 +59,8 @@ def check(config_file: Path | None, *, offline: bool, as_json: bool, **flags: An
 def _verdict(config: Config) -> Verdict:
     if config.embedded is not None:
         return _embedded(config.embedded)
-    return asyncio.run(_ask(config, config.server_url or ""))
+    with progress("waiting for the workflow server"):
+        return asyncio.run(_ask(config, config.server_url or ""))
 
 
 def _embedded(file: Path) -> Verdict:

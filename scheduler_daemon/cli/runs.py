@@ -50,7 +50,7 @@ def runs() -> None:
     """Look at and answer single runs."""
 
 
-@runs.command(epilog=_FOOT)
+@runs.command(epilog=epilog(examples("scheduler-daemon runs inspect run-000012"), _FOOT))
 @click.argument("run_id")
 @talks
 def inspect(talk: Talk, run_id: str) -> None:
@@ -82,7 +82,9 @@ def resume(talk: Talk, run_id: str, payload: str, outcome: str, *, wait: bool) -
     )
 
 
-@runs.command(epilog=_FOOT)
+@runs.command(
+    epilog=epilog(examples("scheduler-daemon runs abandon run-000012 --note 'nobody is left to answer'"), _FOOT)
+)
 @click.argument("run_id")
 @click.option("--note", required=True, help="Who decided it, and why.")
 @talks
@@ -95,7 +97,9 @@ def _shown(talk: Talk, run: Mapping[str, Any]) -> None:
     talk.show(run, lambda: table(("run", ""), list(run.items())))
 
 
-@click.command(epilog=_FOOT)
+@click.command(
+    epilog=epilog(examples("scheduler-daemon status", "scheduler-daemon status --json | jq .blocked"), _FOOT)
+)
 @talks
 def status(talk: Talk) -> None:
     """Show which daemon answers, and how its schedules stand."""

@@ -61,7 +61,7 @@ def map_rows(found: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
     ]
 
 
-@schedules.command(epilog=_FOOT)
+@schedules.command(epilog=epilog(examples("scheduler-daemon schedules get nightly"), _FOOT))
 @click.argument("schedule_id")
 @talks
 def get(talk: Talk, schedule_id: str) -> None:
@@ -123,7 +123,9 @@ def update(talk: Talk, schedule_id: str, revision: int | None, deployment_id: st
     shown(talk, talk.call(ask))
 
 
-@schedules.command(epilog=_FOOT)
+@schedules.command(
+    epilog=epilog(examples("scheduler-daemon schedules pause nightly --note 'the move, until Friday'"), _FOOT)
+)
 @click.argument("schedule_id")
 @click.option("--note", help="Why; shown by get.")
 @talks
@@ -132,7 +134,7 @@ def pause(talk: Talk, schedule_id: str, note: str | None) -> None:
     shown(talk, talk.call(lambda app: app.pause_schedule(schedule_id, note=note)))
 
 
-@schedules.command(epilog=_FOOT)
+@schedules.command(epilog=epilog(examples("scheduler-daemon schedules resume nightly"), _FOOT))
 @click.argument("schedule_id")
 @click.option("--note", help="Why; shown by get.")
 @talks
@@ -141,7 +143,9 @@ def resume(talk: Talk, schedule_id: str, note: str | None) -> None:
     shown(talk, talk.call(lambda app: app.resume_schedule(schedule_id, note=note)))
 
 
-@schedules.command(epilog=_FOOT)
+@schedules.command(
+    epilog=epilog(examples("scheduler-daemon schedules delete nightly --yes --note 'replaced by reports'"), _FOOT)
+)
 @click.argument("schedule_id")
 @click.option("--note", help="Why; shown by get.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
@@ -153,7 +157,11 @@ def delete(talk: Talk, schedule_id: str, note: str | None, *, yes: bool) -> None
     shown(talk, talk.call(lambda app: app.delete_schedule(schedule_id, note=note)))
 
 
-@schedules.command(epilog=_FOOT)
+@schedules.command(
+    epilog=epilog(
+        examples("scheduler-daemon schedules unblock nightly --note 'looked at the run by hand, it did nothing'"), _FOOT
+    )
+)
 @click.argument("schedule_id")
 @click.option("--note", required=True, help="Who decided it, and why.")
 @talks

@@ -12,6 +12,7 @@ import msgspec
 
 from scheduler_daemon import errors
 from scheduler_daemon.cli.exits import end, epilog, examples, listed
+from scheduler_daemon.cli.progress import progress
 from scheduler_daemon.store import tools
 from scheduler_daemon.store.errors import StorageFailed, StorageFull, StoreUnusable
 
@@ -31,7 +32,8 @@ _THERE = click.Path(exists=True, file_okay=False, path_type=Path)
 @click.option("--json", "as_json", is_flag=True, help="The whole report as one JSON object.")
 def verify(store: Path, *, as_json: bool) -> None:
     """Read a whole STORE root, and explain every record that is not as it should be."""
-    report = tools.verify(store)
+    with progress("reading the store"):
+        report = tools.verify(store)
     if as_json:
         click.echo(msgspec.json.encode(report).decode())
     else:
@@ -59,7 +61,8 @@ def verify(store: Path, *, as_json: bool) -> None:
 def backup(store: Path, destination: Path) -> None:
     """Copy a STORE root, live or not, into DESTINATION, which must be empty or not exist."""
     try:
-        copied = tools.backup(store, destination)
+        with progress("copying the store"):
+            copied = tools.backup(store, destination)
     except (StoreUnusable, StorageFull, StorageFailed) as failed:
         end(str(failed), errors.EXIT_REJECTED)
     click.echo(f"copied {copied.files} files, {copied.size} bytes, to {destination}")
@@ -79,7 +82,8 @@ def backup(store: Path, destination: Path) -> None:
 def restore(source: Path, store: Path, *, even_if_damaged: bool) -> None:
     """Put the backup SOURCE where a STORE root is to be."""
     try:
-        copied = tools.restore(source, store, even_if_damaged=even_if_damaged)
+        with progress("copying the backup"):
+            copied = tools.restore(source, store, even_if_damaged=even_if_damaged)
     except (StoreUnusable, StorageFull, StorageFailed) as failed:
         end(str(failed), errors.EXIT_REJECTED)
     click.echo(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import os
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -19,6 +18,7 @@ from rpc_client import AmbiguousOutcome, App, RpcError, Unavailable
 from scheduler_daemon import errors
 from scheduler_daemon.cli.exits import end
 from scheduler_daemon.cli.options import no_secrets
+from scheduler_daemon.cli.progress import progress
 from scheduler_daemon.cli.tables import printable
 
 EXITS = (errors.EXIT_OK, errors.EXIT_REJECTED, errors.EXIT_USAGE, errors.EXIT_AMBIGUOUS, errors.EXIT_UNAVAILABLE)
@@ -42,7 +42,8 @@ class Talk(msgspec.Struct, frozen=True):
     def call(self, ask: Callable[[App], Coroutine[Any, Any, T]]) -> T:
         """The result; every other ending ends the command with the exit code that says what to do next."""
         try:
-            return asyncio.run(_answer(self, ask))
+            with progress("waiting for the daemon"):
+                return asyncio.run(_answer(self, ask))
         except RpcError as error:
             _end(error)
         except KeyboardInterrupt:
@@ -87,26 +88,7 @@ def talks(command: Callable[..., None]) -> Callable[..., None]:
 
 async def _answer(talk: Talk, ask: Callable[[App], Coroutine[Any, Any, T]]) -> T:
     async with App(talk.url, socket_path=talk.socket_path, token_file=talk.token_file, ca_file=talk.ca_file) as app:
-        asked = asyncio.create_task(ask(app))
-        waited_s = 0
-        try:
-            while not (await asyncio.wait({asked}, timeout=1.0))[0]:
-                waited_s += 1
-                _progress(f"waiting for the daemon, {waited_s} s")
-        except asyncio.CancelledError:
-            asked.cancel()
-            await asyncio.wait({asked})
-            raise
-        finally:
-            if waited_s:
-                _progress("")
-        return asked.result()
-
-
-def _progress(text: str) -> None:
-    """One line that is written over; only for a person who watches."""
-    if os.isatty(2):
-        click.echo(f"\r\x1b[K{text}", nl=False, err=True)
+        return await ask(app)
 
 
 def _end(error: RpcError) -> NoReturn:
