@@ -50,6 +50,7 @@ class Daemon:
 
     def __init__(self, world: "World", name: str) -> None:
         self.world = world
+        deciding.WRITTEN_MAX = world.plan.written_max
         self.process = Process(world.loop, name, self._died)
         self.store = world.new_store(self.process)
         options = Options(

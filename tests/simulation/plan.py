@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from random import Random
 
+from scheduler_daemon.core.decide import WRITTEN_MAX
 from scheduler_daemon.core.model import Settings
 from tests.simulation.server import KEYED, STEPS, Deployment
 from tests.simulation.store import DiskFaults
@@ -46,7 +47,10 @@ FOCUS: dict[str, dict[str, int]] = {
 
 @dataclass
 class Plan:
-    """One seed's figures.  `events` are the kinds of chaos there are, `pace_s` the mean time between two of them."""
+    """One seed's figures.  `events` are the kinds of chaos there are, `pace_s` the mean time between two of them.
+
+    `written_max` 0 makes a crowd of whoever is due, so that a few schedules do what else takes hundreds.
+    """
 
     seed: int
     settings: Settings
@@ -66,6 +70,7 @@ class Plan:
     disk: DiskFaults
     real_store: bool
     deployments: dict[str, Deployment] = field(default_factory=dict)
+    written_max: int = WRITTEN_MAX
 
 
 def draw(seed: int) -> Plan:
@@ -106,6 +111,7 @@ def draw(seed: int) -> Plan:
         disk=_disk(chance),
         real_store=chance.random() < 0.25,
         deployments=_deployments(chance),
+        written_max=0 if Random(f"{seed}:crowd").random() < 0.25 else WRITTEN_MAX,
     )
 
 
