@@ -20,6 +20,7 @@ import asyncio
 import contextlib
 import errno
 import itertools
+import os
 import re
 import socket
 from collections.abc import Mapping
@@ -295,16 +296,31 @@ def _status_verdict(status: int, phrase: str | None) -> Ending | None:
 
 async def _read_bounded(response: aiohttp.ClientResponse, bytes_max: int) -> bytes | None:
     """The whole body, or None as soon as more than allowed has come. What its head says about its length proves nothing."""
+    content = response.content
+    if content.is_eof():  # it came with its head, as nearly every answer does
+        answer = content.read_nowait()
+        return answer if len(answer) <= bytes_max else None
     whole = bytearray()
-    async for chunk in response.content.iter_any():
+    async for chunk in content.iter_any():
         whole += chunk
         if len(whole) > bytes_max:
             return None
     return bytes(whole)
 
 
+def _words(error: aiohttp.ClientError | OSError) -> str:
+    """What happened, for somebody who knows the address and not the library."""
+    if not isinstance(error, aiohttp.ClientConnectorError) or isinstance(error, aiohttp.ClientSSLError):
+        return f"{type(error).__name__}: {error}"
+    why, number = error.os_error, error.os_error.errno or 0
+    path = getattr(error, "path", None)
+    # The event loop puts the address where the reason belongs; a resolver's numbers are no errno and bring words of their own.
+    said = os.strerror(number) if number > 0 else why.strerror or str(why)
+    return f"cannot connect to {path or f'{error.host}:{error.port}'}: {said}"
+
+
 def _unanswered(error: aiohttp.ClientError | OSError, probe: CallProbe) -> NotSent | Ambiguous:
-    reason = _line(f"{type(error).__name__}: {error}")
+    reason = _line(_words(error))
     if not probe.sent:
         return NotSent(reason, server_down=not probe.stale and getattr(error, "errno", None) not in _OUR_OWN_SHORTAGE)
     probe.stale = probe.reused and isinstance(error, aiohttp.ServerDisconnectedError | aiohttp.ClientOSError)

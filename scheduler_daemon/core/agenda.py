@@ -28,9 +28,10 @@ AHEAD_S = 2.0
 AT_ONCE = datetime(1970, 1, 1, tzinfo=UTC)
 """Earlier than any clock of ours: the look of a schedule whose calendar raised, so that the next decision blocks it."""
 
-STAND = timedelta(seconds=3)
+STAND_S = 3.0
 """How long an instant may wait for a slot before it is held durably; a burst is over by then, and most of it was never held."""
 
+STAND = timedelta(seconds=STAND_S)
 _AHEAD = timedelta(seconds=AHEAD_S)
 _TICK = timedelta(microseconds=1)
 _NEVER_ADMITTED = datetime(1, 1, 1, tzinfo=UTC)
@@ -173,13 +174,18 @@ class Agenda:
         now_at = draft.now.at
         next_at = self._next_at(draft, schedule) if schedule.admits else None
         self.next_at[schedule_id] = next_at
-        looks = _expiries(draft, schedule, now_at) if schedule.candidate is not None or schedule.runs else []
         stands_at = self._still_standing(draft, schedule, next_at)
-        if next_at is not None and stands_at is None:
-            looks.append(next_at)
-        self._looks.set(schedule_id, min(looks) if looks else None)
+        look_at = next_at if stands_at is None else None
+        if schedule.candidate is None and not schedule.runs:  # nothing is open, as with nearly all of them at any time
+            self._line.set(schedule_id, None if stands_at is None else self._place(schedule, stands_at, parks=True))
+        else:
+            looks = _expiries(draft, schedule, now_at)
+            look_at = min(looks if look_at is None else [*looks, look_at], default=None)
+            first = waiting(schedule, now_at, draft.now.mono)
+            parks = first is not None and first is schedule.candidate
+            self._line.set(schedule_id, None if first is None else self._place(schedule, first.instant, parks=parks))
+        self._looks.set(schedule_id, look_at)
         self._ahead.set(schedule_id, next_at - _AHEAD if next_at is not None and next_at > now_at else None)
-        self._index_line(draft, schedule, stands_at)
         self._index_runs(schedule)
 
     def _still_standing(self, draft: Draft, schedule: Schedule, next_at: datetime | None) -> datetime | None:
@@ -202,19 +208,13 @@ class Agenda:
             return AT_ONCE
         return next_at
 
-    def _index_line(self, draft: Draft, schedule: Schedule, stands_at: datetime | None) -> None:
-        schedule_id = schedule.definition.schedule_id
-        first = waiting(schedule, draft.now.at, draft.now.mono)
-        instant = stands_at if first is None else first.instant
-        if instant is None:
-            self._line.set(schedule_id, None)
-        elif (
-            first is schedule.candidate and (parked := self._parked.get(schedule.definition.deployment_id)) is not None
-        ):
-            parked[schedule_id] = None
-            self._line.set(schedule_id, None)
-        else:
-            self._line.set(schedule_id, fair_key(schedule, instant))
+    def _place(self, schedule: Schedule, instant: datetime, *, parks: bool) -> FairKey | None:
+        """Its place in line; None while it `parks`, because the answer about its deployment is what is missing."""
+        parked = self._parked.get(schedule.definition.deployment_id) if parks else None
+        if parked is None:
+            return fair_key(schedule, instant)
+        parked[schedule.definition.schedule_id] = None
+        return None
 
     def _index_runs(self, schedule: Schedule) -> None:
         if not schedule.runs and schedule.definition.schedule_id not in self._runs_timed:
@@ -253,11 +253,12 @@ def may_stand(draft: Draft, schedule: Schedule, instant: datetime) -> bool:
 
     Nothing else of it is open, and it is due and on time beyond `STAND`, which is shorter than the minute until its next instant.
     """
+    own_s = schedule.definition.lateness_s
     return (
         schedule.admits
         and not (schedule.candidate or schedule.runs or schedule.holds or schedule.taken)
         and instant <= draft.now.at < instant + STAND
-        and schedule.allowance(draft.settings) >= STAND
+        and (draft.settings.lateness_s if own_s is None else own_s) >= STAND_S
     )
 
 
