@@ -115,7 +115,7 @@ class HistoryRows:
         bad: list[Line] = []
         for line in self._reader.lines(self._reader.seek(self._begin, _number_of, n)):
             content = decode_line(line)
-            if not isinstance(content, RowLine):
+            if not isinstance(content, RowLine) or content.row.n <= before.n:  # there twice, or in another's place
                 bad.append(line)
                 continue
             row = content.row

@@ -34,6 +34,7 @@ _CONTENT_BYTES: Final = 512
 """The content is padded to one sector, so that one write replaces it whole and never needs room."""
 
 
+_PASSING: Final = frozenset({errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 _ALLOW: Final = "a lock there may not bind everybody who can write there; allow it explicitly if it does"
 
 
@@ -114,7 +115,7 @@ class StoreLock:
         except BlockingIOError:
             raise LockHeld(self._read_holder()) from None
         except OSError as error:
-            raise StoreUnusable(f"cannot lock the folder: {error}", self._folder) from error
+            raise _unlockable(f"cannot lock the folder: {error}", self._folder, error) from error
 
     def _lock_file(self, started_at: datetime) -> None:
         self._content = _Content(pid=os.getpid(), host=os.uname().nodename, started_at=started_at, epoch=0, seq=0)
@@ -133,7 +134,7 @@ class StoreLock:
         except Timeout:
             raise LockHeld(self._read_holder()) from None
         except OSError as error:
-            raise StoreUnusable(f"cannot take the lock: {error}", LOCK_NAME) from error
+            raise _unlockable(f"cannot take the lock: {error}", LOCK_NAME, error) from error
 
     def _on_acquired(self, fd: int) -> None:
         known = _read(fd)
@@ -212,6 +213,11 @@ class StoreLock:
         if content is None:
             return Holder()
         return Holder(pid=content.pid, host=content.host, started_at=content.started_at)
+
+
+def _unlockable(reason: str, where: str, error: OSError) -> StorageFailed | StoreUnusable:
+    """A disk without room, or that fails, may take the lock at the next try; anything else an operator has to look at."""
+    return StorageFailed(reason) if error.errno in _PASSING else StoreUnusable(reason, where)
 
 
 def read_seen(root: str) -> Seen:

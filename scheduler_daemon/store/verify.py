@@ -294,10 +294,10 @@ class _Verification:
                 if reader is not None and head_of(reader)[0] is not None:
                     continue
                 rows = HistoryRows(self._home, schedule_id, reader).after(0, None) if reader is not None else ()
-                kept = {row.run_id for row in rows}
+                kept = {name for row in rows for name in (row.run_id, row.server_run_id)}
             for entry in entries:
-                if entry.run_id not in kept and entry.id not in in_journal:
-                    self._problem(self._home.relative(path), 0, f"the rows of run {entry.run_id} are gone", schedule_id)
+                if entry.id not in kept and entry.id not in in_journal:
+                    self._problem(self._home.relative(path), 0, f"a row of run {entry.run_id} is gone", schedule_id)
 
     def _leftovers(self) -> None:
         marker = read_marker(self._fs, self._home)

@@ -401,3 +401,24 @@ def test_a_range_has_no_instant_of_its_own(shelf):
     shelf.commit(*shelf.scribe._fold(closed))
     assert shelf.store.rowed_after("a", NOON - timedelta(days=1)) == ()
     assert shelf.rows("a")[0].count == 60
+
+
+def test_a_line_that_is_there_twice_or_in_the_place_of_the_next_puts_no_page_out_of_order():
+    shelf = Shelf()
+    shelf.start()
+    shelf.commit(*shelf.scribe.create("late"))
+    for _ in range(6):
+        shelf.commit(*shelf.scribe.skip("late"))
+    shelf.checkpoint()
+    expected = [row.n for row in shelf.scribe.rows["late"]]
+
+    def meddled(content):
+        lines = content.splitlines(keepends=True)
+        return b"".join([lines[0], lines[0], lines[2], lines[1], *lines[3:]])
+
+    shelf.edit("/late.jsonl", meddled)
+    found = [row.n for row in shelf.store.page("late", None, 100).rows]
+    assert found == sorted(set(found))
+    assert set(found) <= set(expected)
+    assert len(found) >= len(expected) - 1
+    shelf.stop()

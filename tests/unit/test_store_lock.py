@@ -1,5 +1,6 @@
 """Who owns a store, on the real filesystem: two locks, what their files say, and what happens when somebody takes them away."""
 
+import errno
 import os
 import shutil
 import subprocess
@@ -8,7 +9,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from scheduler_daemon.store.errors import LockHeld, OwnershipLost, StoreUnusable
+from scheduler_daemon.store.errors import LockHeld, OwnershipLost, StorageFailed, StoreUnusable
 from scheduler_daemon.store.lock import Seen, StoreLock
 from scheduler_daemon.store.mounts import filesystem_of, is_remote
 
@@ -228,3 +229,13 @@ def test_a_machine_that_does_not_tell_its_mounts_needs_an_explicit_word(root):
 def test_a_folder_that_is_not_there_is_refused(tmp_path):
     with pytest.raises(StoreUnusable):
         StoreLock(tmp_path, tmp_path / "schedules").acquire(STARTED)
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+def test_a_lock_that_a_full_or_failing_disk_does_not_take_may_be_taken_by_the_next_start(root, monkeypatch, code):
+    def fail(*_args):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "pwrite", fail)
+    with pytest.raises(StorageFailed):
+        StoreLock(root, root / "schedules").acquire(STARTED)
