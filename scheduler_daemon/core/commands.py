@@ -160,13 +160,17 @@ class ResumeCall(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class InspectRun(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """Ask the server for one run.  `attempt` is echoed, so that an answer about an older attempt is recognised."""
+    """Ask the server for one run.  `attempt` is echoed, so that an answer about an older attempt is recognised.
+
+    `watch`: only news of a run that holds no slot is asked for, and whatever decides about one goes first.
+    """
 
     seq: int
     run_id: str
     schedule_id: str
     server_run_id: str
     attempt: int
+    watch: bool = False
 
 
 class ListStopped(msgspec.Struct, frozen=True, gc=False, kw_only=True):

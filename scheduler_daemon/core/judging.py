@@ -125,6 +125,7 @@ def _inspect(planner: Planner, run: Run) -> None:
             schedule_id=run.schedule_id,
             server_run_id=run.server_run_id or "",
             attempt=run.attempts,
+            watch=run.phase == "interrupted",
         )
     )
 
@@ -250,6 +251,7 @@ def look_unknown(planner: Planner, run_id: str) -> None:
             schedule_id=unknown.schedule_id,
             server_run_id=unknown.server_run_id or "",
             attempt=unknown.attempt,
+            watch=True,
         )
     )
 

@@ -26,8 +26,8 @@ from scheduler_daemon.runtime.results import result_of
 ASKS_MAX = 16
 """How many questions of one sort may be open at the server at once; calls that execute are bounded by the slots.
 
-Runs and deployments are asked about apart: a deployment whose many interrupted runs nobody answers about would otherwise keep the
-answers away that every other deployment's next instant waits for.
+Watched runs, runs that hold a slot, and deployments are asked about apart: a deployment whose many interrupted runs nobody answers
+about would otherwise keep the answers away that a slot, or every other deployment's next instant, waits for.
 """
 
 _Question = Callable[..., Coroutine[Any, Any, list[cmd.Observation]]]
@@ -49,6 +49,7 @@ class Dispatcher:
         self._calls: dict[int, asyncio.Task[None]] = {}
         self._asks: set[asyncio.Task[Any]] = set()
         self._about_runs = asyncio.Semaphore(ASKS_MAX)
+        self._about_watched = asyncio.Semaphore(ASKS_MAX)
         self._about_deployments = asyncio.Semaphore(ASKS_MAX)
         self._causes: dict[int, str] = {}
 
@@ -67,7 +68,8 @@ class Dispatcher:
             case cmd.CancelCall():
                 self.cancel(effect.seq, effect.reason)
             case cmd.InspectRun():
-                self._ask(self._about_runs, self._questions.inspect, effect)
+                turn = self._about_watched if effect.watch else self._about_runs
+                self._ask(turn, self._questions.inspect, effect)
             case cmd.ListStopped():
                 self._ask(self._about_runs, self._questions.list_stopped, effect)
             case cmd.AskPreflight():

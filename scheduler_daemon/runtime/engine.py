@@ -300,7 +300,10 @@ def _instead(item: Input, error: Exception, now: Now) -> list[Input]:
     observed = not isinstance(item, Ask) or isinstance(error, Contradiction)
     if schedule_id is None or isinstance(subject, cmd.Block) or not observed:
         return []
-    diagnostic = Diagnostic("contradiction", str(error), now.at, {"input": type(subject).__name__})
+    # With its run, an unblock ends that too: its call is over, and nothing else would ever give the slot back.
+    run_id: str | None = getattr(subject, "run_id", None)
+    about = {} if run_id is None else {"run_id": run_id}
+    diagnostic = Diagnostic("contradiction", str(error), now.at, {"input": type(subject).__name__, **about})
     return [Ask(cmd.Block(schedule_id, diagnostic), asyncio.get_running_loop().create_future())]
 
 

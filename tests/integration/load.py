@@ -266,7 +266,9 @@ class Load:
     _log_read = -1
 
     def _fits(self, schedule: dict[str, Any], end: dict[str, Any] | None, *, began: bool, stored: str | None) -> bool:
-        """Whether the last row may stand beside what the server did."""
+        """Whether the last row may stand beside what the server did; nothing here is a reason to block a schedule."""
+        if schedule["diagnostics"]:
+            return False
         if end is None:
             phases = [(run["status"], run["ambiguous"]) for run in schedule["active_runs"]]
             return stored == "interrupted" and phases == [("interrupted", False)]
