@@ -50,7 +50,10 @@ FAULTS: Final[dict[str, Fault]] = {
     ),
     "InvalidPolicy": Fault("correct the field that is named"),
     "Unsupported": Fault("leave the field out, or use a workflow server that announces the feature"),
-    "DeploymentNotFound": Fault("save the deployment at the workflow server first, or correct deployment_id"),
+    "DeploymentNotFound": Fault(
+        "correct deployment_id, or save the deployment first: at the workflow server, or in the file of an embedded one, which is read at"
+        " its start"
+    ),
     "DeploymentUnrunnable": Fault(
         "mend what the diagnostics say at the workflow server; workflow.deployments.validate checks it"
     ),

@@ -15,7 +15,7 @@ import msgspec
 from rpc_client import App
 from scheduler_daemon.cli.exits import epilog, examples, listed
 from scheduler_daemon.cli.tables import table
-from scheduler_daemon.cli.talking import EXITS, Talk, talks
+from scheduler_daemon.cli.talking import EXITS, Talk, talks, told
 
 _FOOT = listed(EXITS)
 
@@ -32,6 +32,8 @@ def occurrences(talk: Talk, schedule_id: str, last: int | None) -> None:
 
     rows = talk.call(ask)[-(last or 0) :]
     talk.show(rows, lambda: table(("instant", "status", "at", "run", "reason"), [_row(row) for row in rows]))
+    if not rows:
+        told(f"nothing was due yet; `scheduler-daemon schedules get {schedule_id}` shows the next instants")
 
 
 def _row(row: Mapping[str, Any]) -> tuple[Any, ...]:

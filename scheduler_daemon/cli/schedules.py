@@ -14,10 +14,12 @@ from rpc_client import App
 from scheduler_daemon.cli.definitions import definition, params
 from scheduler_daemon.cli.exits import epilog, examples, listed
 from scheduler_daemon.cli.tables import table
-from scheduler_daemon.cli.talking import EXITS, Talk, talks
+from scheduler_daemon.cli.talking import EXITS, Talk, talks, told
 
 _FOOT = listed(EXITS)
-_HIDDEN = frozenset({"schedule_id", "trigger", "next_instants", "warnings", "diagnostics", "active_runs", "candidate"})
+_HIDDEN = frozenset(
+    {"schedule_id", "state", "trigger", "next_instants", "warnings", "diagnostics", "active_runs", "candidate"}
+)
 
 
 @click.group(epilog=_FOOT)
@@ -43,6 +45,8 @@ def list_(talk: Talk, *, include_deleted: bool, deployment_id: str | None, state
     talk.show(
         found, lambda: table(("schedule", "state", "rev", "trigger", "next", "deployment", "runs"), map_rows(found))
     )
+    if not found:
+        told("no schedule matches; `scheduler-daemon schedules create --help` has examples")
 
 
 def map_rows(found: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
@@ -178,9 +182,10 @@ def shown(talk: Talk, schedule: Mapping[str, Any]) -> None:
 
 
 def _text(schedule: Mapping[str, Any]) -> str:
-    rows: list[tuple[str, Any]] = [("trigger", trigger_text(schedule["trigger"]))]
-    rows += [(name, value) for name, value in schedule.items() if name not in _HIDDEN]
+    """What somebody looks for first stands first."""
+    rows: list[tuple[str, Any]] = [("state", schedule["state"]), ("trigger", trigger_text(schedule["trigger"]))]
     rows += [("next", instant) for instant in schedule["next_instants"]]
+    rows += [(name, value) for name, value in schedule.items() if name not in _HIDDEN]
     if schedule["candidate"] is not None:
         rows.append(("candidate", f"{schedule['candidate']['instant']}, waiting: {schedule['candidate']['waiting']}"))
     rows += [("run", f"{run['run_id']} {run['status']} of {run['instant']}") for run in schedule["active_runs"]]

@@ -45,7 +45,7 @@ class Talk(msgspec.Struct, frozen=True):
             with progress("waiting for the daemon"):
                 return asyncio.run(_answer(self, ask))
         except RpcError as error:
-            _end(error)
+            _end(error, self)
         except KeyboardInterrupt:
             end("interrupted: the outcome is not known, look first", errors.EXIT_AMBIGUOUS)
         except (ValueError, OSError) as error:
@@ -86,13 +86,23 @@ def talks(command: Callable[..., None]) -> Callable[..., None]:
     return no_secrets(wrapped)
 
 
+def told(remark: str) -> None:
+    """Something beside the answer, which scripts do not read."""
+    click.echo(f"scheduler-daemon: {remark}", err=True)
+
+
 async def _answer(talk: Talk, ask: Callable[[App], Coroutine[Any, Any, T]]) -> T:
     async with App(talk.url, socket_path=talk.socket_path, token_file=talk.token_file, ca_file=talk.ca_file) as app:
         return await ask(app)
 
 
-def _end(error: RpcError) -> NoReturn:
+def _end(error: RpcError, talk: Talk) -> NoReturn:
     lines = [printable(error)]
+    if error.code == "NotReached":
+        where = talk.socket_path or talk.url
+        lines.append(
+            f"  hint: is the daemon running, and is it at {printable(where)}? --url or --socket-path say where it is"
+        )
     lines += [f"  {name}: {printable(error.data[name])}" for name in _DETAILS if error.data.get(name)]
     match error:
         case AmbiguousOutcome():

@@ -1,6 +1,7 @@
 """What the command line does for people at a terminal: examples, completion, and a sign of life while they wait."""
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from scheduler_daemon.cli import progress as telling
 from scheduler_daemon.cli.progress import progress
 from scheduler_daemon.cli.root import group
 from tests.fakes.raw import listening
-from tests.unit.test_cli import COMMANDS, run
+from tests.unit.test_cli import COMMANDS, daemon, run
 
 # --- help -------------------------------------------------------------------------------------------------------------
 
@@ -159,3 +160,29 @@ async def test_a_command_that_waits_for_the_daemon_says_so_on_a_terminal_and_kee
     finally:
         os.close(ours)
         os.close(theirs)
+
+
+# --- what to do next --------------------------------------------------------------------------------------------------
+
+
+def test_where_no_daemon_answers_the_line_says_where_it_was_looked_for_and_how_to_say_another_place(
+    monkeypatch, tmp_path
+):
+    monkeypatch.setattr("rpc_client.schedules._RETRY_DELAYS_S", ())
+    said = run("schedules", "list", "--url", "http://127.0.0.1:9/rpc")
+    assert "cannot connect to 127.0.0.1:9: Connection refused" in said.stderr
+    assert "is it at http://127.0.0.1:9/rpc? --url" in said.stderr
+    path = str(tmp_path / "none.sock")
+    assert f"is it at {path}?" in run("status", "--socket-path", path).stderr
+
+
+def test_an_empty_answer_says_why_beside_the_table_and_not_in_it():
+    with daemon() as (_, face):
+        at = {"SCHEDULER_URL": f"{face.url}/rpc"}
+        listed = run("schedules", "list", env=at)
+        assert (listed.stdout.count("\n"), "no schedule matches" in listed.stderr) == (1, True)
+        assert json.loads(run("schedules", "list", "--json", env=at).stdout) == []
+        run("schedules", "create", "nightly", "--deployment", "report.default", "--cron", "0 9 * * *", env=at)
+        assert "schedules get nightly" in run("occurrences", "nightly", env=at).stderr
+        shown = run("schedules", "get", "nightly", env=at).stdout.splitlines()
+        assert [line.split()[0] for line in shown[:4]] == ["nightly", "state", "trigger", "next"]

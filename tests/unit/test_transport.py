@@ -126,6 +126,16 @@ async def test_a_failed_tls_handshake_is_not_sent():
     assert ending.server_down
 
 
+async def test_the_reason_of_a_failed_connection_is_told_without_the_librarys_words(tmp_path):
+    port = closed_port()
+    assert (await call(f"http://127.0.0.1:{port}")).reason == f"cannot connect to 127.0.0.1:{port}: Connection refused"
+    assert (await call("http://xn--/rpc")).reason.startswith("cannot connect to xn--:80: ")
+    path = tmp_path / "none"
+    async with Transport("http://localhost/rpc", socket_path=str(path)) as transport:
+        ending = await transport.call("m", {}, blocking=True)
+    assert ending.reason == f"cannot connect to {path}: No such file or directory"
+
+
 async def test_a_connection_that_is_never_accepted_is_not_sent_after_the_connect_timeout():
     with socket.socket() as full, socket.socket() as one, socket.socket() as two, socket.socket() as three:
         full.bind(("127.0.0.1", 0))
