@@ -87,7 +87,9 @@ async def test_a_health_that_never_answers_delays_nobody(tmp_path):
         stuck_at = datetime.now(UTC)
         beside_s = await _others(bench, "beside")
         downs = [datetime.fromisoformat(one["ts"]) for one in bench.log.records if one["action"] == "server_down"]
-        assert [down for down in downs if down - stuck_at < timedelta(seconds=9)] == [], "a question may take ten seconds"
+        assert [down for down in downs if down - stuck_at < timedelta(seconds=9)] == [], (
+            "a question may take ten seconds"
+        )
         _compare("a stuck health", before_s, beside_s)
 
 
