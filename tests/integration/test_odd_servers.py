@@ -8,8 +8,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tests.fakes.params import operation_failed
-from tests.fakes.proxy import DropResponse
+from tests.fakes import payloads
+from tests.fakes.params import RpcFault, operation_failed
+from tests.fakes.proxy import Answer, DropResponse
 from tests.fakes.scripts import Complete, Deployment, Interrupt
 from tests.fakes.server import FakeWorkflowServer
 from tests.integration.matrix import INSPECT, KEYED, RESUME, START, Bench
@@ -159,3 +160,31 @@ async def test_two_daemons_at_one_server_run_their_own_and_leave_the_others_alon
         row = await two.row_of("ask", seconds=75)
         assert (row["status"], row["server_run_id"]) == ("completed", waiting["server_run_id"])
         assert one.twice() == {}
+
+
+# --- the last word before anything runs -------------------------------------------------------------------------------
+
+
+async def test_what_the_start_itself_is_refused_with_is_the_last_word_and_no_run_exists(tmp_path):
+    """Every preflight was fine; then the server refused before anything ran, in each way that proves it."""
+    refusals = {
+        "unrunnable.default": lambda: payloads.unrunnable(Deployment(deployment_id="unrunnable.default")),
+        "invalid.default": lambda: _raise(RpcFault(-32602, "Invalid params")),
+        "gone.default": lambda: _raise(operation_failed("KeyError", "\"unknown workflow deployment 'gone.default'\"")),
+    }
+    server = FakeWorkflowServer([Deployment(deployment_id=one) for one in (*refusals, "large.default")])
+    async with Bench(tmp_path, server, options=("--max-concurrent-runs", "1")) as bench:
+        bench.proxy.plan(START, "large.default", Answer(413))
+        _instead_of(bench, START, lambda params: refusals[params["deployment_id"]]())
+        for name in (*refusals, "large.default"):
+            await bench.due_in(1.0, name, name)
+        for name in (*refusals, "large.default"):
+            row = await bench.row_of(name)
+            assert (row["status"], row["server_run_id"]) == ("preflight-rejected", None), name
+            assert bench.executions(name) == {}
+            assert (await bench.app.get_schedule(name))["active_runs"] == []
+        assert (await bench.figures())["scheduler_slots_used"] == 0
+
+
+def _raise(error: Exception):
+    raise error
