@@ -92,7 +92,7 @@ def configure(log_format: str, level: str = "info") -> None:
     renderer: Any = (
         structlog.processors.JSONRenderer(_json)
         if log_format == "json"
-        else structlog.dev.ConsoleRenderer(event_key="action")
+        else structlog.dev.ConsoleRenderer(event_key="action", colors=sys.stderr.isatty())
     )
     structlog.configure(
         processors=[
