@@ -152,6 +152,16 @@ MUTANTS = (
         rare=True,
     ),
     Mutant(
+        "restart-unasked",
+        "after a restart the server is said not to know a run that it was never asked for",
+        "scheduler_daemon.core.reconcile",
+        "        finding=_finding(run),\n",
+        "        finding=_finding(run)\n"
+        '        if live.lost_mono is not None or run.phase != "ambiguous" or mark is None or mark.caller_gone\n'
+        '        else "unknown",\n',
+        rare=True,
+    ),
+    Mutant(
         "hold-forgotten",
         "an unknown end does not hold overlap",
         "scheduler_daemon.core.model",

@@ -43,8 +43,8 @@ class ScheduleLedger:
         demand(event.epoch > self.epoch, "an epoch that does not grow")
         self.epoch = event.epoch
         for run in self.runs.values():
-            if run.phase == "running":
-                run.phase = "ambiguous"
+            if run.phase in ("running", "ambiguous"):
+                run.phase, run.lost_s = "ambiguous", self._truth.now_s()
 
     def on_decided(self, event: ev.Decided) -> None:
         for schedule in self.schedules.values():

@@ -56,7 +56,8 @@ class Truth:
     def sending(self, call: Call) -> None:
         """A start or resume leaves: its intent is durable, and it is no repeat that could execute twice."""
         if call.key is None:
-            self.inspects[call.params["run_id"]] = call
+            if call.daemon is self.daemon:
+                self.inspects[call.params["run_id"]] = call
             return
         key = call.key
         run = self._run_of(key)
@@ -141,13 +142,14 @@ class Truth:
     def _asked_since(self, run: RunAccount) -> None:
         """A resume is judged by what the server shows after sight of it was lost, and never by what it showed before.
 
+        Whoever died has lost sight of everything, so the next daemon asks anew.
         Where another server took the place of the marked one there is nobody left to ask: its answers are about runs of its own.
         """
-        asked = self.inspects.get(run.server_run_id or "")
-        if asked is None or run.marked_by is None or run.lost_s is None or asked.daemon is not self.daemon:
+        if run.marked_by is None or run.lost_s is None:
             return
         if all(store.root == run.marked_by.store_root for store in self._there_since(run.lost_s)):
-            asked_since = asked.sent_s >= run.lost_s and asked.ending is not None
+            asked = self.inspects.get(run.server_run_id or "")
+            asked_since = asked is not None and asked.sent_s >= run.lost_s and asked.ending is not None
             demand(asked_since, f"{run.run_id}: unknown by what the server showed before the loss")
 
     def _there_since(self, lost_s: float) -> list[ServerStore]:
