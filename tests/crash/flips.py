@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from scheduler_daemon.core.model import Row, Settings
 from scheduler_daemon.store.errors import StoreUnusable
 from scheduler_daemon.store.history import DAMAGED
+from scheduler_daemon.store.lock import Seen
 from scheduler_daemon.store.retention import Retention
 from scheduler_daemon.store.runindex import bucket_of
 from scheduler_daemon.store.store import Opened, Store
@@ -26,9 +27,10 @@ from tests.scribe import NOW, Scribe, durable
 
 @dataclass(frozen=True)
 class Truth:
-    """An image, and all that a store opened from it says."""
+    """An image, what its lock file has seen, and all that a store opened from it says."""
 
     image: Image
+    seen: Seen
     state: dict
     rows: dict[str, dict[int, Row]]
 
@@ -40,9 +42,10 @@ def build(schedules: int, rows: int) -> Truth:
     opened = store.open(Settings(), NOW)
     scribe = Scribe(opened.state)
     asyncio.run(_fill(store, scribe, opened.epoch, schedules, rows))
+    seen = Seen(opened.epoch, store.facts()["seq"])
     store.close()
     found = {key: {row.n: row for row in rows} for key, rows in scribe.rows.items()}
-    return Truth(fs.image(), durable(scribe.state), found)
+    return Truth(fs.image(), seen, durable(scribe.state), found)
 
 
 async def _fill(store: Store, scribe: Scribe, epoch: int, schedules: int, rows: int) -> None:
@@ -68,13 +71,21 @@ def _something(scribe: Scribe, schedule_id: str, chance: random.Random):
     return chance.choice([scribe.ran, scribe.ran, scribe.skip, scribe.admit])(schedule_id)
 
 
-def _store(fs: SimFileSystem) -> Store:
+def _store(fs: SimFileSystem, seen: Seen | None = None) -> Store:
     keep = Retention(runs_max=10_000, others_max=10_000)
-    return Store(ROOT, fs=fs, lock=SimLock(), segment_bytes_max=1 << 20, retention=keep, mint=lambda: "store")
+    return Store(ROOT, fs=fs, lock=SimLock(seen), segment_bytes_max=1 << 20, retention=keep, mint=lambda: "store")
 
 
 class WrongValue(AssertionError):
     """Something was served that was never written."""
+
+
+class Missing(WrongValue):
+    """Something that was written is not served, and no page says so.  `untold`: rows of no run, at the end of a history."""
+
+    def __init__(self, message: str, *, untold: bool = False) -> None:
+        super().__init__(message)
+        self.untold = untold
 
 
 def flip(image: Image, chance: random.Random) -> tuple[Image, str]:
@@ -89,7 +100,7 @@ def flip(image: Image, chance: random.Random) -> tuple[Image, str]:
 
 def judge(truth: Truth, image: Image, where: str) -> str:
     """What a damaged image does: `refused`, `all`, the number of blocked schedules, or `harmless`.  Raises `WrongValue`."""
-    store = _store(SimFileSystem(image))
+    store = _store(SimFileSystem(image), truth.seen)
     try:
         opened = store.open(Settings(), NOW)
     except StoreUnusable as unusable:
@@ -146,7 +157,10 @@ def _judge_rows(truth: Truth, store: Store, schedule_id: str, where: str, *, blo
         if row.status != DAMAGED and expected.get(row.n) != row:
             raise WrongValue(f"{where}: row {row.n} of {schedule_id} is another")
     if len(found) - len(stand_ins) < len(expected) and not stand_ins and not blocked:
-        raise WrongValue(f"{where}: rows of {schedule_id} are missing without a word")
+        served = {row.n for row in found}
+        lost = [row for n, row in expected.items() if n not in served]
+        untold = all(row.run_id is None and row.n > max(served, default=0) for row in lost)
+        raise Missing(f"{where}: rows of {schedule_id} are missing without a word", untold=untold)
     return len(stand_ins)
 
 
@@ -157,8 +171,10 @@ def _judge_runs(truth: Truth, store: Store, where: str) -> None:
                 if run_id is None or f"{bucket_of(run_id):02x}.jsonl" not in where:
                     continue
                 found = store.find_run(run_id)
-                if found is None or found.schedule_id != schedule_id or row not in found.rows:
-                    raise WrongValue(f"{where}: run {run_id} is not found where it is")
+                if found is not None and found.schedule_id != schedule_id:
+                    raise WrongValue(f"{where}: run {run_id} is found at {found.schedule_id}")
+                if found is None or row not in found.rows:
+                    raise Missing(f"{where}: run {run_id} is not found where it is")
 
 
 def tally(truth: Truth, flips: int, seed: int) -> Counter[str]:
