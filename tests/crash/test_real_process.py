@@ -1,6 +1,8 @@
 """Lost locks, failed syncs, full disks and network filesystems, met by the real process: what it still answers, and how it ends."""
 
+import json
 import os
+import shutil
 import signal
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
@@ -279,3 +281,52 @@ async def test_a_daemon_whose_log_cannot_be_written_goes_on_and_ends_with_its_ow
         with suppress(RpcError):
             await create(app, "b")
         assert await ended(daemon) == EXIT_LOST
+
+
+# --- a store that cannot be used --------------------------------------------------------------------------------------
+
+
+def _segment_gone(folder: Path):
+    next((folder / "journal").iterdir()).rename(folder / "journal" / f"{7:020d}.jsonl")
+
+
+def _format_damaged(folder: Path):
+    said = (folder / "FORMAT.json").read_bytes()
+    (folder / "FORMAT.json").write_bytes(said.replace(b'"version":1', b'"version":3'))
+
+
+def _format_gone(folder: Path):
+    (folder / "FORMAT.json").unlink()
+
+
+def _format_empty(folder: Path):
+    (folder / "FORMAT.json").write_bytes(b"")
+
+
+def _journal_gone(folder: Path):
+    shutil.rmtree(folder / "journal")
+
+
+def _a_file_in_place_of_the_folder(folder: Path):
+    folder.rename(folder.parent / "moved")
+    folder.write_bytes(b"")
+
+
+REFUSED = [_segment_gone, _format_damaged, _format_gone, _format_empty, _journal_gone, _a_file_in_place_of_the_folder]
+
+
+@pytest.mark.parametrize("harm", REFUSED, ids=lambda each: each.__name__.strip("_"))
+async def test_a_store_that_is_refused_ends_the_process_with_78_and_the_reason_and_is_left_as_it_was(
+    tmp_path, served, harm
+):
+    face, _ = served
+    daemon = daemon_on(tmp_path / "logs", tmp_path / "store", face.url)
+    async with daemon, daemon.app() as app:
+        await create(app, "a")
+        assert await daemon.stop() == 0
+    harm(daemon.store / "schedules")
+    before = {path: path.read_bytes() for path in daemon.store.rglob("*.json*") if path.is_file()}
+    code, said = await refused_start(daemon)
+    assert code == EXIT_UNUSABLE, said
+    assert json.loads(said.splitlines()[-1])["reason"]
+    assert {path: path.read_bytes() for path in daemon.store.rglob("*.json*") if path.is_file()} == before
