@@ -52,7 +52,7 @@ def encode_request(method: str, params: Mapping[str, Any], request_id: int) -> b
 def decode_answer(body: bytes, request_id: int) -> Answered | Refused | Ambiguous:
     """What the bytes of an answer to `request_id` say."""
     if is_deeper_than(body, DEPTH_MAX):
-        return Ambiguous(f"unreadable answer: nested deeper than {DEPTH_MAX}")
+        return Ambiguous(f"unreadable answer: nested deeper than {DEPTH_MAX}", beyond=True)
     try:
         answer = _decoder.decode(body)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:

@@ -75,8 +75,10 @@ class Ambiguous(_Unanswered, frozen=True, tag="ambiguous"):
     """The method may have run, may be running, or may never run: nothing here says which.
 
     408, the other 4xx, all 5xx, a connection lost after sending, a timeout, an answer that cannot be read, is too large
-    or answers another request.
+    or answers another request.  `beyond`: it is too large or too deep, and would be so again.
     """
+
+    beyond: bool = False
 
 
 Ending: TypeAlias = Answered | Refused | NotSent | Ambiguous

@@ -266,7 +266,7 @@ class _Exchange(msgspec.Struct, frozen=True, gc=False):
         except (aiohttp.ClientError, OSError) as error:
             return _unanswered(error, probe)
         if answer is None:
-            return Ambiguous(f"answer larger than {answer_bytes_max} bytes", response.status)
+            return Ambiguous(f"answer larger than {answer_bytes_max} bytes", response.status, beyond=True)
         return decode_answer(answer, self.request_id)
 
 

@@ -242,17 +242,24 @@ class CallNotSent(msgspec.Struct, frozen=True, gc=False):
 
 
 class CallLostSight(msgspec.Struct, frozen=True, gc=False):
-    """Sent, or maybe sent, and no outcome.  `caller_gone`: the resume's caller closed its connection."""
+    """Sent, or maybe sent, and no outcome.  `caller_gone`: the resume's caller closed its connection.
+
+    `beyond`: the server answered, beyond what is read here, and would answer the same again.
+    """
 
     seq: int
     schedule_id: str
     run_id: str
     reason: str
     caller_gone: bool = False
+    beyond: bool = False
 
 
 class RunInspected(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """The answer to `InspectRun`: a result, unknown to the server (`known` False), or `failed` to answer."""
+    """The answer to `InspectRun`: a result, unknown to the server (`known` False), or `failed` to answer.
+
+    None of the three: the server answered, and what it says cannot be read as news of this run.
+    """
 
     seq: int
     schedule_id: str

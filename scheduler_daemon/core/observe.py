@@ -224,7 +224,9 @@ def _lost_sight(planner: Planner, observation: cmd.CallLostSight) -> None:
     run = _open_run(planner, observation.seq, observation.run_id)
     if run is None:
         return
-    if run.live.repeat:
+    if run.live.repeat and observation.beyond:
+        fail_closed(planner, run, "H", f"the repeated request was answered, but not readably: {observation.reason}")
+    elif run.live.repeat:
         _still_unsure(planner, run)
     else:
         _lose(planner, run, observation.reason, caller_gone=observation.caller_gone)

@@ -183,14 +183,16 @@ def call_observation(effect: Any, ending: Ending) -> cmd.Observation:
         case Answered():
             result = result_of(ending.result)
             return (
-                cmd.CallLostSight(*where, "unreadable answer") if result is None else cmd.CallAnswered(*where, result)
+                cmd.CallLostSight(*where, "unreadable answer", beyond=True)
+                if result is None
+                else cmd.CallAnswered(*where, result)
             )
         case Refused():
             return cmd.CallRefused(*where, ending.code, ending.message, ending.data)
         case NotSent():
             return cmd.CallNotSent(*where, ending.reason, ending.server_down or ending.http_status is not None)
         case Ambiguous():
-            return cmd.CallLostSight(*where, ending.reason)
+            return cmd.CallLostSight(*where, ending.reason, beyond=ending.beyond)
 
 
 def _cut_off(effect: Any, probe: CallProbe, cause: str) -> cmd.Observation:

@@ -166,12 +166,13 @@ class Questions:
         )
         if unknown_to_server(ending, effect.server_run_id):
             return [replace(told, known=False)]
+        if isinstance(ending, Ambiguous) and ending.beyond:
+            return [told]
         if not isinstance(ending, Answered):
             unanswered = Unanswered(ending)
             failed = replace(told, failed=unanswered.reason)
             return [failed, cmd.ServerMissed(0, unanswered.reason)] if unanswered.server_down else [failed]
-        result = result_of(ending.result, of=effect.server_run_id)
-        return [replace(told, failed="unreadable answer") if result is None else replace(told, result=result)]
+        return [replace(told, result=result_of(ending.result, of=effect.server_run_id))]
 
     async def list_stopped(self, effect: cmd.ListStopped) -> list[cmd.Observation]:
         """Ids of the deployment's runs that stopped at or after `since`, newest first; what cannot be had is left out."""

@@ -117,6 +117,18 @@ async def test_a_key_that_the_server_knows_for_something_else_fails_closed_and_i
         assert sum(one.method == START for one in bench.proxy.seen) == 2, "the start, and its repeat under the same key"
 
 
+async def test_an_answer_that_is_too_large_to_read_does_not_hold_its_slot_for_ever(tmp_path):
+    """A keyed server would repeat it as often as it is asked."""
+    large = Complete(output={"x": "y" * (17 << 20)})
+    server = FakeWorkflowServer([Deployment(deployment_id=WORK, script=large)], features=KEYED)
+    async with Bench(tmp_path, server, options=("--max-concurrent-runs", "1")) as bench:
+        await bench.due_in(0.7, "work", WORK)
+        row = await bench.row_of("work")
+        assert (row["status"], row["reason"], row["detail"]["case"]) == ("failed", "outcome-unknown", "H")
+        assert "answer larger than" in row["detail"]["why"]
+        assert (bench.twice(), (await bench.figures())["scheduler_slots_used"]) == ({}, 0)
+
+
 # --- another clock ----------------------------------------------------------------------------------------------------
 
 

@@ -280,6 +280,45 @@ def test_max_steps_goes_with_the_start():
     assert world.call().max_steps == 7
 
 
+# --- answers that cannot be read, and would be the same again ---------------------------------------------------------
+
+
+def beyond(world):
+    call = world._ended("run-000001")
+    world.observe(
+        cmd.CallLostSight(call.seq, call.schedule_id, "run-000001", "answer larger than 9 bytes", beyond=True)
+    )
+
+
+def test_an_answer_beyond_reading_is_ambiguous_at_first_and_on_a_repeat_fails_closed_since_it_would_be_so_for_ever():
+    world = started(*KEYED)
+    beyond(world)
+    assert world.run().phase == "ambiguous"
+    world.live_s(10)
+    assert world.call().repeat
+    beyond(world)
+    row = world.rows()[-1]
+    assert (row.status, row.reason, row.detail["case"]) == ("failed", "outcome-unknown", "H")
+    assert "answer larger than 9 bytes" in row.detail["why"]
+    assert world.state.globals.slots_used == 0
+
+
+def test_inspections_that_cannot_be_read_do_not_hold_a_lost_resume_and_its_slot_for_ever():
+    world = started()
+    world.answered(status="interrupted", trace_count=1)
+    world.resume_run()
+    world.lost()
+    for _ in range(100):
+        if not world.schedule().runs:
+            break
+        world.live_s(1)
+        if world.all(cmd.InspectRun):
+            world.inspected()
+    row = world.rows()[-1]
+    assert (row.status, row.reason, row.detail["case"]) == ("failed", "outcome-unknown", "L")
+    assert world.state.globals.slots_used == 0
+
+
 # --- an answer about another run --------------------------------------------------------------------------------------
 
 
