@@ -277,7 +277,7 @@ async def drip(port: int, text: bytes, pause_s: float) -> tuple[bytes, float]:
 
 
 async def test_slow_headers_and_slow_body(target):
-    """Byte after byte, each in time to look alive: the whole has a bound, not the pause."""
+    """Byte after byte, each in time to look alive: the whole has a bound (15 s and 10 s), not the pause."""
     head = f"POST /rpc HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {SECRET}\r\n"
     body = f"{head}Content-Type: application/json\r\nContent-Length: 100000\r\n\r\n".encode()
 
@@ -299,11 +299,11 @@ async def test_slow_headers_and_slow_body(target):
     for task in slow[:5]:
         said, took_s = task.result()
         assert b"200" not in said[:20]
-        assert took_s < limits.HEAD_READ_S + 15
+        assert took_s < 30
     for task in slow[5:]:
         said, took_s = task.result()
         assert status(said) == 408
-        assert limits.BODY_READ_S - 1 < took_s < limits.BODY_READ_S + 15
+        assert 9 < took_s < 25
 
 
 async def _feed(writer):
