@@ -54,7 +54,6 @@ __all__ = [
     "check_expression",
     "due_between",
     "first_after",
-    "first_after_settled",
     "tail_between",
     "upcoming",
 ]
@@ -141,11 +140,6 @@ def first_after(expression: str, timezone: str, after: datetime) -> datetime | N
     Raises `CalendarBroken`, as every function below.
     """
     return _first_after(expression, timezone, after)
-
-
-def first_after_settled(expression: str, timezone: str, after: datetime) -> datetime | None:
-    """`first_after`, by the name that says what a creation or a resume needs: an answer that no starting point can sway."""
-    return first_after(expression, timezone, after)
 
 
 def upcoming(expression: str, timezone: str, after: datetime, count: int) -> tuple[datetime, ...]:

@@ -7,7 +7,7 @@ state or a draft alike, through the few attributes both have.
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -32,14 +32,6 @@ UPCOMING = 5
 
 BEHIND = timedelta(seconds=120)
 """How far the watermark may lie ahead of the clock before an operator must say what is true.  Source: spec section 5."""
-
-
-class View(Protocol):
-    """A state or a draft with the moment it is read at."""
-
-    @property
-    def schedules(self) -> Any: ...
-    def watermark_of(self, schedule: Schedule) -> datetime: ...
 
 
 class RunView(msgspec.Struct, frozen=True, kw_only=True):

@@ -214,7 +214,6 @@ def test_the_first_instant_after_any_moment_is_the_next_of_a_walk_from_26_hours_
     chain = raw_chain(grammar.read(expression).canonical, zone, start, after)
     wanted = chain[-1] if chain and chain[-1] > after else None
     assert calendar.first_after(expression, zone, after) == wanted
-    assert calendar.first_after_settled(expression, zone, after) == wanted
 
 
 @given(near_transition(ZONES + ODD_ZONES), st.integers(1, 40), st.integers(1, 60))

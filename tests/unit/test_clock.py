@@ -327,7 +327,7 @@ def move_instants(world, monkeypatch, minutes):
     def moved_due(trigger, after, until, limit=triggers.COUNT_MAX + 1):
         found = due(trigger, after - moved, until - moved, limit)
         instants = tuple(instant + moved for instant in found.instants)
-        return calendar.Due(instants=instants, at_least=False, last=instants[-1] if instants else None, next_at=None)
+        return calendar.Due(instants=instants, at_least=False, last_at=instants[-1] if instants else None, next_at=None)
 
     monkeypatch.setattr(triggers, "next_after", lambda trigger, after: next_after(trigger, after - moved) + moved)
     monkeypatch.setattr(triggers, "due", moved_due)
