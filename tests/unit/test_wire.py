@@ -176,7 +176,7 @@ def test_an_update_turns_its_trigger_into_the_cores():
         (wire.OneRun, {"run_id": "run\u2028"}),
         (wire.ResumeRun, {"run_id": "run-000001", "resume_payload": []}),
         (wire.ResumeRun, {"run_id": "run-000001", "resume_outcome": ""}),
-        (wire.ResumeRun, {"run_id": "run-000001", "trace_range": None}),
+        (wire.ResumeRun, {"run_id": "run-000001", "trace_range": []}),
         (wire.Nothing, {"verbose": True}),
     ],
 )
