@@ -12,7 +12,7 @@ from tests.crash.daemons import need_strace, workflow_server
 from tests.crash.straced import FAULTS, every_point, some_points, suffer
 
 SEED = int(os.environ.get("CRASH_SEED", "1"))
-FEW = 5
+FEW = 3
 
 
 async def _suffer_all(tmp_path, points):

@@ -115,7 +115,7 @@ def _executed(fake):
     ("per_s", "seconds", "ahead_s"),
     [
         pytest.param(40, 4, 6, id="40-a-second"),
-        pytest.param(500, 12, 40, id="500-a-second", marks=[pytest.mark.long, pytest.mark.alone]),
+        pytest.param(500, 20, 60, id="500-a-second", marks=[pytest.mark.long, pytest.mark.alone]),
     ],
 )
 async def test_a_copy_taken_while_hundreds_are_admitted_is_clean_and_starts_nothing_twice(
