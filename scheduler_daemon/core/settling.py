@@ -31,11 +31,15 @@ def readable(result: Result) -> bool:
 
 
 def speaks_of(draft: Draft, run: Run, result: Result) -> bool:
-    """Whether this result is about that run, as far as ids tell: one that names another run settles nothing."""
+    """Whether this result is about that run, as far as ids tell: one that names another run settles nothing.
+
+    Only the ids of one server tell its runs apart; another server may give the same ones again.
+    """
     told = result.server_run_id
     if run.server_run_id is not None:
         return told in (None, run.server_run_id)
-    return told is None or draft.owners.get(told) is None
+    other = draft.run_of(told) if told is not None else None
+    return other is None or other.server is None or run.server is None or not run.server.same_server(other.server)
 
 
 def settle(planner: Planner, run: Run, result: Result) -> None:

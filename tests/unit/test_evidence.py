@@ -363,3 +363,16 @@ def test_a_resume_that_is_answered_about_another_run_is_ambiguous_and_inspected(
     world.live_s(1)
     world.inspected(result("completed", "server-run-000001", trace_count=4))
     assert (world.history()[-1], world.rows()[-1].server_run_id) == ("09:00 completed", "server-run-000001")
+
+
+def test_another_server_may_give_an_id_that_the_one_before_it_gave():
+    world = World()
+    world.server_up()
+    world.create("one", cron=DAILY)
+    world.create("two", cron="1 9 * * *")
+    world.until("09:00")
+    world.answered("run-000001", status="interrupted", server_run_id="run_1", trace_count=1)
+    world.server_up(store_root="/srv/b")
+    world.live_until("09:01")
+    world.answered("run-000002", server_run_id="run_1")
+    assert world.history("two")[-1] == "09:01 completed"
