@@ -136,7 +136,7 @@ class Core(RuleBasedStateMachine):
         before = self.world.state.schedules.get(name)
         if self._asked(name, lambda: self.world.update(name, **changes)) and before is not None:
             after = self.world.schedule(name)
-            if after.definition.trigger != before.definition.trigger:
+            if name in self.accounts and after.definition.trigger != before.definition.trigger:
                 self.accounts[name].changed(after.definition.trigger, self._changed_at(name))
 
     def _changed_at(self, name: str) -> datetime:
