@@ -28,6 +28,9 @@ UNKNOWN_MOST_S = 600.0
 WAIT_S = 0.5
 RETRY_FIRST_S, RETRY_MOST_S = 0.5, 10.0
 
+BEYOND_MAX = 5
+"""So many unreadable answers in a row are the server's last word; fewer may come from something between it and us."""
+
 
 def look(planner: Planner, run_id: str) -> None:
     """The time of an unfinished run has come."""
@@ -192,7 +195,7 @@ def _contradiction(case: Case) -> tuple[str, str]:
 
 def inspected(planner: Planner, observation: RunInspected) -> None:
     """The server spoke about one run.  An answer to an older question, or about an older attempt, is dropped."""
-    finding = _finding_of(observation)
+    finding, beyond = _finding_of(observation), 0
     unknown = planner.draft.unknown.get(observation.run_id)
     if unknown is not None and unknown.live.ask_seq == observation.seq:
         _observe_unknown(planner, unknown, finding)
@@ -200,9 +203,12 @@ def inspected(planner: Planner, observation: RunInspected) -> None:
     run = planner.draft.run_of(observation.run_id)
     if run is None or run.live.ask_seq != observation.seq or run.attempts != observation.attempt:
         return
+    if finding.kind == "result" and finding.result is None:
+        beyond = run.live.beyond + 1
+        finding = finding if beyond >= BEYOND_MAX else Finding(kind="failed", reason="unreadable answer")
     if finding.kind == "failed" and run.mark is not None and run.mark.caller_gone:
         planner.log("reconcile_failed", "error", schedule_id=run.schedule_id, run_id=run.run_id, reason=finding.reason)
-    _judge_with(planner, run, finding)
+    _judge_with(planner, run, finding, beyond)
 
 
 def listed(planner: Planner, observation: StoppedListed) -> None:
@@ -212,8 +218,8 @@ def listed(planner: Planner, observation: StoppedListed) -> None:
         _judge_with(planner, run, Finding(kind="listed", run_ids=observation.server_run_ids))
 
 
-def _judge_with(planner: Planner, run: Run, finding: Finding) -> None:
-    planner.note_run(run, replace(run.live, ask_seq=None, look_mono=None, finding=finding))
+def _judge_with(planner: Planner, run: Run, finding: Finding, beyond: int = 0) -> None:
+    planner.note_run(run, replace(run.live, ask_seq=None, look_mono=None, finding=finding, beyond=beyond))
     known = planner.draft.run_of(run.run_id)
     if known is not None:
         judge(planner, known)

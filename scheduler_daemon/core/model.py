@@ -172,7 +172,8 @@ class RunLive(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
     `call_seq` is the open start or resume, sent again under the same key if `repeat`; `ask_seq` is the open inspect or list.
     `look_mono` is when to act next, `tries` counts for backoff.  `lost_mono` is when sight of the call was lost: only what was
-    heard of the server later counts.  `unsure_mono` is since when the grace of reconciliation has been running.
+    heard of the server later counts.  `unsure_mono` is since when the grace of reconciliation has been running.  `beyond` counts answers in
+    a row that could not be read.
     """
 
     call_seq: int | None = None
@@ -183,6 +184,7 @@ class RunLive(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     lost_mono: float | None = None
     unsure_mono: float | None = None
     tries: int = 0
+    beyond: int = 0
     finding: Finding | None = None
 
 

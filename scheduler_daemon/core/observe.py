@@ -224,10 +224,11 @@ def _lost_sight(planner: Planner, observation: cmd.CallLostSight) -> None:
     run = _open_run(planner, observation.seq, observation.run_id)
     if run is None:
         return
-    if run.live.repeat and observation.beyond:
+    beyond = run.live.beyond + 1 if observation.beyond else 0
+    if run.live.repeat and beyond >= judging.BEYOND_MAX:
         fail_closed(planner, run, "H", f"the repeated request was answered, but not readably: {observation.reason}")
     elif run.live.repeat:
-        _still_unsure(planner, run)
+        _still_unsure(planner, run, beyond)
     else:
         _lose(planner, run, observation.reason, caller_gone=observation.caller_gone)
 
@@ -267,10 +268,10 @@ def _lose(planner: Planner, run: Run, reason: str, *, caller_gone: bool = False)
         judging.judge(planner, noted)
 
 
-def _still_unsure(planner: Planner, run: Run) -> None:
-    """A repeat that came to nothing says nothing about the first request."""
-    wait_s = backoff_s(run.live.tries, judging.RETRY_FIRST_S, judging.RETRY_MOST_S)
-    live = replace(run.live, call_seq=None, repeat=False, lost_mono=planner.mono, look_mono=planner.mono + wait_s)
+def _still_unsure(planner: Planner, run: Run, beyond: int = 0) -> None:
+    """A repeat that came to nothing says nothing about the first request; nor do a few answers that cannot be read."""
+    look_mono = planner.mono + backoff_s(run.live.tries, judging.RETRY_FIRST_S, judging.RETRY_MOST_S)
+    live = replace(run.live, call_seq=None, repeat=False, lost_mono=planner.mono, look_mono=look_mono, beyond=beyond)
     planner.note_run(run, live)
 
 

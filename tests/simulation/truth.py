@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from rpc_client.errors import APPLICATION_ERROR, NOT_RUN_CODES, Answered, Refused
+from scheduler_daemon.core.judging import BEYOND_MAX
 from tests.simulation.loop import Process
 from tests.simulation.model import RunAccount, Violation
 from tests.simulation.server import Execution, ServerProcess, ServerRun, ServerStore
@@ -134,7 +135,7 @@ class Truth:
         demand(not told, f"{run.run_id}: unknown, although the daemon was told {told and told[-1].ending}")
         could_ask = self.faithful and run.marked_by is not None and run.marked_by.keyed and not run.caller_gone
         repeats = [one for one in calls if one is not calls[0] or one.daemon is not run.marked_in]
-        refused = any(isinstance(one.ending, Refused) or _says_nothing(one) for one in repeats)
+        refused = any(isinstance(one.ending, Refused) or _says_nothing(one) for one in repeats) or _beyond(repeats)
         if run.kind == "resume" and not refused:
             self._asked_since(run)
         demand(not could_ask or refused, f"{run.run_id}: unknown, although the server keeps its key")
@@ -183,6 +184,12 @@ def _says_nothing(call: Call) -> bool:
     """Answered with a status that no protocol knows: asking for ever would not help."""
     ending: Any = call.ending
     return isinstance(ending, Answered) and isinstance(ending.result, dict) and not _readable(call)
+
+
+def _beyond(repeats: list[Call]) -> bool:
+    """One unreadable answer after the other: more of them would not be better."""
+    last = repeats[-BEYOND_MAX:]
+    return len(last) == BEYOND_MAX and all(isinstance(one.ending, Answered) and not _readable(one) for one in last)
 
 
 def _told_of_an_end(call: Call) -> bool:

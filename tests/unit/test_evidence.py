@@ -3,6 +3,7 @@
 import pytest
 
 from scheduler_daemon.core import commands as cmd
+from scheduler_daemon.core.judging import BEYOND_MAX
 from tests.builders import DAILY, KEYED, World, result
 
 DISCLOSED = "external effects may already have happened"
@@ -290,17 +291,30 @@ def beyond(world):
     )
 
 
-def test_an_answer_beyond_reading_is_ambiguous_at_first_and_on_a_repeat_fails_closed_since_it_would_be_so_for_ever():
+def test_an_answer_beyond_reading_is_ambiguous_and_when_five_repeats_in_a_row_are_so_the_run_fails_closed():
     world = started(*KEYED)
     beyond(world)
     assert world.run().phase == "ambiguous"
-    world.live_s(10)
-    assert world.call().repeat
-    beyond(world)
+    for _ in range(BEYOND_MAX):
+        assert world.run().phase == "ambiguous"
+        world.live_s(12)
+        assert world.call().repeat
+        beyond(world)
     row = world.rows()[-1]
     assert (row.status, row.reason, row.detail["case"]) == ("failed", "outcome-unknown", "H")
     assert "answer larger than 9 bytes" in row.detail["why"]
     assert world.state.globals.slots_used == 0
+
+
+def test_an_unreadable_answer_in_between_is_not_the_last_word_of_a_server_that_keeps_the_key():
+    world = started(*KEYED)
+    for _ in range(BEYOND_MAX):
+        beyond(world)
+        world.live_s(12)
+        world.lost()
+        world.live_s(12)
+    world.answered()
+    assert world.rows()[-1].status == "completed"
 
 
 def test_inspections_that_cannot_be_read_do_not_hold_a_lost_resume_and_its_slot_for_ever():
