@@ -19,9 +19,8 @@ from zlib import crc32
 _OPEN: Final = b'{"c":"'
 _MIDDLE: Final = b'","r":'
 _CLOSE: Final = b"}"
-_SUM_AT: Final = len(_OPEN)
-_SUM_END: Final = _SUM_AT + 8
-BODY_AT: Final = _SUM_END + len(_MIDDLE)
+_HEAD: Final = _OPEN + b"%08x" + _MIDDLE
+BODY_AT: Final = len(_OPEN) + 8 + len(_MIDDLE)
 """How many bytes of a frame come before its body."""
 
 SECTOR: Final = 512
@@ -36,12 +35,7 @@ def frame(body: bytes) -> bytes:
 def unframe(line: bytes) -> bytes | None:
     """The body of a line without its newline, or None when any byte of the line is not as it was written."""
     body = line[BODY_AT:-1]
-    valid = (
-        line[:_SUM_AT] == _OPEN
-        and line[_SUM_END:BODY_AT] == _MIDDLE
-        and line[-1:] == _CLOSE
-        and line[_SUM_AT:_SUM_END] == b"%08x" % crc32(body)
-    )
+    valid = line[:BODY_AT] == _HEAD % crc32(body) and line[-1:] == _CLOSE
     return body if valid else None
 
 
