@@ -1,4 +1,4 @@
-"""A thousand schedules due at once, four slots, and rivals that never rest: the whole daemon on a virtual clock, nothing broken.
+"""A thousand schedules due at once, four slots, rivals that never rest, runs of other people: the whole daemon, nothing broken.
 
 The ledger looks at every record as in any seed: slots, overlap, and whose turn it was.
 """
@@ -164,3 +164,21 @@ def test_a_minutely_schedule_waits_behind_one_shots_that_never_ran_for_as_long_a
     assert waited[0] == RUSH_AT
     assert waited[1] <= RUSH_AT + timedelta(seconds=180 + 60 + 6)
     assert len(waited) >= 10
+
+
+def test_runs_that_people_start_at_the_server_count_towards_neither_slots_nor_overlap():
+    world = quiet_world((90.0, 90.0))
+
+    async def script(world):
+        await begin(world)
+        for name in ("a", "b", "c", "d"):
+            await create(world, name, MINUTELY)
+        for _ in range(10):
+            world.server.process.somebody_starts("quick")
+        await asyncio.sleep(120.0)
+
+    played(world, script)
+    for number, name in enumerate(("a", "b", "c", "d"), start=1):
+        first, _, overlapped = world.disk.rows[name][:3]
+        assert (first.status, first.instant, first.at) == ("admitted", RUSH_AT, RUSH_AT)
+        assert (overlapped.status, overlapped.blocking_run_id) == ("skipped-overlap", f"run-{number:06}")
