@@ -59,6 +59,7 @@ class Chaos:
             world.server.process.hurry()
         for daemon in world.daemons:
             daemon.process.kill_at = None
+            daemon.store.disarm()
 
     async def daemons(self) -> None:
         """There is always a daemon, after a while."""

@@ -108,6 +108,9 @@ class PowerStore(SimStore):
             mint=lambda: STORE_ID,
         )
 
+    def disarm(self) -> None:
+        self._cut_in, self._fail_sync = None, False
+
     def _fault(self, _number: int, name: str, _path: str) -> int | None:
         """Asked before each call of the filesystem."""
         if not self.process.alive:

@@ -199,6 +199,9 @@ class SimStore:
             await self._killed()
         self.unheard = False
 
+    def disarm(self) -> None:
+        """No fault that was drawn before comes after the healing."""
+
     async def _killed(self) -> None:
         self.process.kill()
         await asyncio.get_running_loop().create_future()
