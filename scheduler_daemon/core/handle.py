@@ -329,8 +329,9 @@ def _resume_run(planner: Planner, command: cmd.ResumeRun) -> None:
     When that reading shows that somebody resumed the run elsewhere, its result is taken and the call is refused.
     """
     run, fresh = resumable(planner.draft, command.run_id), command.fresh
-    if planner.draft.globals.server.facts is None:
-        # A mark that does not say which server it is for could only be judged as one left at another server.
+    server = planner.draft.globals.server
+    if server.facts is None or not server.up:
+        # A mark says which server it is for, and whether that keeps keys: what another process announced must not stand in it.
         raise Rejected("ServerUnavailable", "the workflow server was not heard of yet; nothing was changed, try again")
     if fresh.status != "interrupted":
         if readable(fresh):

@@ -39,8 +39,8 @@ from scheduler_daemon.runtime.questions import Unanswered
 from scheduler_daemon.runtime.readiness import Check
 from scheduler_daemon.store.errors import CursorExpired
 
-CONTACT_S, CONTACT_LOOK_S = 5.0, 0.02
-"""How long a resume waits for the first word of the server, and how often it looks."""
+CONTACT_S, CONTACT_LOOK_S = 6.0, 0.02
+"""How long a resume waits for the health of a server that answers it, and how often it looks."""
 
 
 class Service:
@@ -198,8 +198,10 @@ class Service:
                 "trace_range: a scheduled run is shown without its trace; ask workflow.runs.trace for its server_run_id"
             )
             raise Rejected("Unsupported", told, field="trace_range", server_run_id=run.server_run_id)
-        await self._first_contact()
         fresh = await self._inspection.fresh(run)
+        if not self._known():
+            await self._contact()
+            fresh = await self._inspection.fresh(run)
         marked = self._host.engine.submit(
             cmd.ResumeRun(run_id=run.run_id, payload=payload, outcome=outcome, fresh=fresh)
         )
@@ -217,10 +219,15 @@ class Service:
             raise _unavailable(refusal.reason)
         return await self._inspection.inspect(run.run_id)
 
-    async def _first_contact(self) -> None:
-        """A moment after a start the server was not heard of yet, and nothing can be marked for it."""
+    def _known(self) -> bool:
+        """Whether what the server announced holds of the one that is there now."""
+        server = self._host.state.globals.server
+        return server.up and server.facts is not None
+
+    async def _contact(self) -> None:
+        """A server that is just back answers before its health was asked for, and nothing can be marked for it yet."""
         end_mono = self._host.clock.now().mono + CONTACT_S
-        while self._host.state.globals.server.facts is None:
+        while not self._known():
             if self._host.clock.now().mono >= end_mono:
                 raise _unavailable(self._host.state.globals.server.reason)
             await self._host.clock.sleep(CONTACT_LOOK_S)

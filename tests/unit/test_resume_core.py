@@ -148,6 +148,16 @@ def test_before_the_server_was_heard_of_there_is_no_mark_that_could_say_which_se
     assert (world.letters()[-1], world.call().repeat) == ("H", True)
 
 
+def test_no_resume_is_marked_with_what_a_server_announced_that_has_been_gone_since():
+    """The one that is back may keep no keys, and a third one keep them again: then a repeat would be a second resume."""
+    world = interrupted(*KEYED)
+    world.server_down()
+    assert refusal(world) == "ServerUnavailable"
+    world.server_up()
+    world.resume_run()
+    assert not world.run().mark.server.keyed
+
+
 def test_a_run_that_somebody_else_finished_is_settled_and_the_call_refused():
     world = interrupted()
     reply = world.resume_run(fresh=NEWER)
