@@ -49,13 +49,13 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     `read_s` is the whole time of a read that names no `timeout_s`. A kept connection is dropped after
     `keepalive_s` of rest, which is shorter than common servers keep theirs, so that a stale one stays an exception; one
-    that carries what may execute after `reuse_s`, a quarter of the shortest that any server is known to keep its own.
+    that carries what may execute after `reuse_s`, well below the two seconds that are the least any server is known to give.
     """
 
     connect_s: float = 5.0
     read_s: float = 10.0
     keepalive_s: float = 4.0
-    reuse_s: float = 0.5
+    reuse_s: float = 1.25
     request_bytes_max: int = 1 << 20
     answer_bytes_max: int = 16 << 20
 
