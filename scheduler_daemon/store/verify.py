@@ -140,7 +140,7 @@ class _Verification:
                 self._rows(schedule_id, name, reader)
 
     def _rows(self, schedule_id: str, name: str, reader: LineReader) -> None:
-        counted: tuple[int, int] | None = None
+        counted: tuple[int, int] | None = (0, 0)
         before = 0
         for line in reader.lines(0):
             try:
@@ -161,7 +161,7 @@ class _Verification:
                     counted, before = (content.runs, content.others), row.n
                     self._expect(schedule_id, content)
                 case TruncatedBefore() if line.offset == 0:
-                    pass
+                    counted = (content.runs, content.others)
                 case None if not line.whole:
                     self._note(name, line.offset, "a piece of a line, as a checkpoint leaves while it is written")
                 case _:
