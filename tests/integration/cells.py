@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from rpc_client.transport import Limits
 from tests.fakes.proxy import Answer, CutResponse, DropRequest, DropResponse, Garbage, Pass, RpcError, Slow
 from tests.fakes.scripts import Complete, Deployment, Interrupt
 from tests.integration.matrix import EVERYBODY, HEALTH, INSPECT, RESUME, START, VALIDATE, Bench, LastWord, Stuck
@@ -193,8 +194,15 @@ async def _meet(bench: Bench, cell: Cell) -> None:
     assert cell.refused or bench.proxy.met[cell.meets] > met, f"{cell.name} met nothing"
 
 
+async def _rested() -> None:
+    """Return when no connection is kept that a start or a resume would still go out on."""
+    await asyncio.sleep(Limits().reuse_s + 0.1)
+
+
 async def _start(bench: Bench, cell: Cell) -> None:
     bench.proxy.plan(START, cell.name, *cell.modes)
+    if cell.refused:
+        await _rested()
     await bench.due_in(0.7, cell.name, cell.name, **({"run_timeout_s": 1} if cell.stuck else {}))
     if cell.refused:
         await bench.proxy.refuse(sever=False)
@@ -206,6 +214,7 @@ async def _resume(bench: Bench, cell: Cell) -> None:
     run_id = await bench.interrupted(cell.name, cell.name)
     bench.proxy.plan(RESUME, cell.name, *cell.modes)
     if cell.refused:
+        await _rested()
         await bench.app.inspect_run(run_id)  # leaves a connection on which the fresh checkpoint can be read
         await bench.proxy.refuse(sever=False)
         assert await bench.resume(run_id) == "ServerUnavailable"
@@ -257,7 +266,7 @@ async def _judge_by_inspect(bench: Bench, cell: Cell) -> None:
     run_id = await bench.interrupted(cell.name, cell.name)
     bench.proxy.plan(RESUME, cell.name, LastWord() if cell.refused else DropResponse())
     bench.proxy.plan(INSPECT, cell.name, Pass(), *([] if cell.refused else cell.modes))
-    resuming = asyncio.create_task(bench.resume(run_id))
+    resuming = asyncio.create_task(_resume_until_heard(bench, run_id))
     if cell.refused:
         await _heal_when_down(bench, cell)
     await resuming
