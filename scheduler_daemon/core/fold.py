@@ -46,8 +46,8 @@ def note(draft: Draft, live: ev.Note) -> None:
 
 def _epoch_started(draft: Draft, event: ev.EpochStarted) -> None:
     """A new process: calls that were open are ambiguous, and what was known of the server is not any more."""
-    now = draft.globals
-    now.epoch, now.server, now.draining, now.full = event.epoch, ServerView(), False, False
+    known = draft.globals
+    known.epoch, known.server, known.draining, known.full = event.epoch, ServerView(), False, False
     draft.agenda.index_server(draft.globals.server)
     for answer in list(draft.answers.keys()):
         draft.answers.pop(answer)

@@ -299,7 +299,7 @@ class Replay:
         for schedule_id, last in n.items():
             self._go_on_at(schedule_id, last)
         if self._run_number_min:
-            self._draft.globals.run_number = self._draft.globals.run_number + self._run_number_min
+            self._draft.globals.run_number += self._run_number_min
         for damage in fresh:
             self.judged[key_of(damage)] = self._pending(damage)
         self._draft.merge()
