@@ -39,6 +39,8 @@ from scheduler_daemon.store.store import Store
 EMBEDDED = "embedded"
 """What marks call the embedded server: its port changes at every start, and it is the same server all the same."""
 
+GC_EVERY = (10_000, 10, 10)
+"""The collector's thresholds.  By Python's own, 700, it looks at the parts of every open call, which die by themselves a moment later."""
 
 LIFE_S = 3.0
 
@@ -80,6 +82,7 @@ async def _serve(config: Config) -> int:
         await host.start(client)
         addresses = await api.start()
         gc.freeze()  # what is loaded stays: the collector need not look at it again
+        gc.set_threshold(*GC_EVERY)
         gc.enable()
         log("ready", addresses=[str(address) for address in addresses])
         systemd.notify("READY=1")
