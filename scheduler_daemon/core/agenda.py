@@ -4,13 +4,14 @@ Owns: five questions that must not cost a walk over all schedules.  Which schedu
 about ahead of time?  Who waits for a slot, fairest first?  Whose instant stands, due but not written down yet?  Which runs, deployments
 and probes have a timer that ran out?  Must never know: what will be decided.
 
-All of it can be thrown away and derived again.  Heaps are cleaned lazily.  What a question hands out is forgotten here; whoever
+All of it can be thrown away and derived again.  Queues are cleaned lazily.  What a question hands out is forgotten here; whoever
 asked has the schedule indexed again.
 """
 
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -36,6 +37,7 @@ _AHEAD = timedelta(seconds=AHEAD_S)
 _TICK = timedelta(microseconds=1)
 _NEVER_ADMITTED = datetime(1, 1, 1, tzinfo=UTC)
 _STALE_MIN, _STALE_RATIO = 64, 4
+_FEW = 32
 
 FairKey = tuple[datetime, datetime, str]
 Timer = tuple[str, str]
@@ -43,35 +45,50 @@ K = TypeVar("K")
 P = TypeVar("P")
 
 
-class LazyHeap(Generic[P, K]):
-    """A priority queue with one priority per key, changed by pushing again.
+class LazyQueue(Generic[P, K]):
+    """A priority queue with one priority per key, changed by putting it in again.
 
-    An entry counts while it holds the very object that stands beside the key: comparing priorities would cost more than all the rest.
+    Time goes on, and so do priorities: one that is not smaller than any before it joins the end of a sorted row, at no cost worth
+    naming; only what comes out of order goes into a heap.  An entry counts while it holds the very object that stands beside its key:
+    comparing priorities would cost more than all the rest.
     """
 
-    __slots__ = ("_heap", "_valid")
+    __slots__ = ("_heap", "_row", "_valid")
 
     def __init__(self) -> None:
+        self._row: deque[tuple[Any, K]] = deque()
         self._heap: list[tuple[Any, K]] = []
         self._valid: dict[K, Any] = {}
 
     def set(self, key: K, priority: P | None) -> None:
         """Give `key` this priority; None takes it out."""
+        valid = self._valid
         if priority is None:
-            self._valid.pop(key, None)
-        elif self._valid.get(key) != priority:
-            self._valid[key] = priority
-            heapq.heappush(self._heap, (priority, key))
-            if len(self._heap) > _STALE_MIN + _STALE_RATIO * len(self._valid):
-                self._heap = [(kept, of) for of, kept in self._valid.items()]
-                heapq.heapify(self._heap)
+            if key in valid:
+                del valid[key]
+            return
+        if valid.get(key) == priority:
+            return
+        valid[key] = priority
+        row, entry = self._row, (priority, key)
+        if not row or entry > row[-1]:
+            row.append(entry)
+        else:
+            heapq.heappush(self._heap, entry)
+        if len(row) + len(self._heap) > _STALE_MIN + _STALE_RATIO * len(valid):
+            self._row = deque(sorted((of, kept) for kept, of in valid.items()))
+            self._heap = []
 
     def top(self) -> P | None:
         """The smallest priority there is."""
-        heap = self._heap
-        while heap and self._valid.get(heap[0][1]) is not heap[0][0]:
+        row, heap, valid = self._row, self._heap, self._valid
+        while row and valid.get(row[0][1]) is not row[0][0]:
+            row.popleft()
+        while heap and valid.get(heap[0][1]) is not heap[0][0]:
             heapq.heappop(heap)
-        return heap[0][0] if heap else None
+        if not heap:
+            return row[0][0] if row else None
+        return heap[0][0] if not row or heap[0] < row[0] else row[0][0]
 
     def get(self, key: K) -> P | None:
         """The priority of `key`, if it has one."""
@@ -79,13 +96,37 @@ class LazyHeap(Generic[P, K]):
 
     def pop_until(self, priority: P) -> list[K]:
         """Take out every key at or before `priority`, smallest first."""
-        heap, valid = self._heap, self._valid
-        taken: list[K] = []
-        while heap and not priority < heap[0][0]:
-            of, key = heapq.heappop(heap)
+        taken = self._from_row(priority)
+        if self._heap and not priority < self._heap[0][0]:
+            taken += self._from_heap(priority)
+            taken.sort()
+        valid = self._valid
+        keys: list[K] = []
+        for of, key in taken:
             if valid.get(key) is of:
                 del valid[key]
-                taken.append(key)
+                keys.append(key)
+        return keys
+
+    def _from_row(self, priority: P) -> list[tuple[Any, K]]:
+        row = self._row
+        taken: list[tuple[Any, K]] = []
+        while row and not priority < row[0][0]:
+            taken.append(row.popleft())
+        return taken
+
+    def _from_heap(self, priority: P) -> list[tuple[Any, K]]:
+        """In no order.  Where a good part of the heap is due, to look at all of it costs less than to pop one by one."""
+        heap = self._heap
+        taken: list[tuple[Any, K]] = []
+        few = _FEW + len(heap) // _FEW
+        while heap and not priority < heap[0][0]:
+            if len(taken) == few:
+                taken += [entry for entry in heap if not priority < entry[0]]
+                heap[:] = [entry for entry in heap if priority < entry[0]]
+                heapq.heapify(heap)
+                break
+            taken.append(heapq.heappop(heap))
         return taken
 
 
@@ -93,11 +134,11 @@ class Agenda:
     """The five indexes.  `index` must be called after every change of a schedule."""
 
     def __init__(self) -> None:
-        self._looks: LazyHeap[datetime, str] = LazyHeap()
-        self._ahead: LazyHeap[datetime, str] = LazyHeap()
-        self._line: LazyHeap[FairKey, str] = LazyHeap()
-        self._standing: LazyHeap[datetime, str] = LazyHeap()
-        self._timers: LazyHeap[float, Timer] = LazyHeap()
+        self._looks: LazyQueue[datetime, str] = LazyQueue()
+        self._ahead: LazyQueue[datetime, str] = LazyQueue()
+        self._line: LazyQueue[FairKey, str] = LazyQueue()
+        self._standing: LazyQueue[datetime, str] = LazyQueue()
+        self._timers: LazyQueue[float, Timer] = LazyQueue()
         self._parked: dict[str, dict[str, None]] = {}
         self._runs_timed: dict[str, tuple[str, ...]] = {}
         self.next_at: dict[str, datetime | None] = {}
@@ -253,12 +294,11 @@ def may_stand(draft: Draft, schedule: Schedule, instant: datetime) -> bool:
 
     Nothing else of it is open, and it is due and on time beyond `STAND`, which is shorter than the minute until its next instant.
     """
+    if schedule.runs or schedule.candidate or schedule.holds or schedule.taken or not schedule.admits:
+        return False
     own_s = schedule.definition.lateness_s
     return (
-        schedule.admits
-        and not (schedule.candidate or schedule.runs or schedule.holds or schedule.taken)
-        and instant <= draft.now.at < instant + STAND
-        and (draft.settings.lateness_s if own_s is None else own_s) >= STAND_S
+        instant <= draft.now.at < instant + STAND and (draft.settings.lateness_s if own_s is None else own_s) >= STAND_S
     )
 
 

@@ -7,11 +7,12 @@ Must never know: what is asked, or when anything is killed.
 
 import asyncio
 import inspect
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from scheduler_daemon.core import decide as deciding
-from scheduler_daemon.core.agenda import Agenda, LazyHeap
+from scheduler_daemon.core.agenda import Agenda, LazyQueue
 from scheduler_daemon.core.commands import AskPreflight, Rejected
 from scheduler_daemon.core.model import Now
 from scheduler_daemon.core.state import Globals
@@ -208,8 +209,8 @@ def _twin(agenda: Agenda) -> Agenda:
 
 
 def _copied(value: Any) -> Any:
-    if isinstance(value, LazyHeap):
-        heap: LazyHeap[Any, Any] = LazyHeap()
-        heap._heap, heap._valid = list(value._heap), dict(value._valid)
-        return heap
+    if isinstance(value, LazyQueue):
+        queue: LazyQueue[Any, Any] = LazyQueue()
+        queue._row, queue._heap, queue._valid = deque(value._row), list(value._heap), dict(value._valid)
+        return queue
     return {key: dict(one) if isinstance(one, dict) else one for key, one in value.items()}
