@@ -50,6 +50,8 @@ _ERRORS_SEEN_MAX = 100
 """Errors looked at before the first `MESSAGES_MAX` are picked: a list of a thousand wrong items has a thousand."""
 
 _SCHEMAS_MAX = 256
+_INSTANTS_MAX = 256
+"""A crowd is due at few instants."""
 
 
 class BindingRefused(ValueError):
@@ -72,6 +74,7 @@ class Facts(msgspec.Struct, frozen=True):
     run_id: str
 
 
+@lru_cache(maxsize=_INSTANTS_MAX)
 def _rfc3339(instant: datetime) -> str:
     return instant.astimezone(UTC).isoformat().removesuffix("+00:00") + "Z"
 

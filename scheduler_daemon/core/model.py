@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import Any, Literal
 
 import msgspec
@@ -245,6 +246,11 @@ class Hold(msgspec.Struct, frozen=True, gc=False):
     until: datetime
 
 
+@lru_cache(maxsize=256)
+def _span(seconds: float) -> timedelta:
+    return timedelta(seconds=seconds)
+
+
 # --- the schedule -----------------------------------------------------------------------------------------------------
 
 
@@ -314,7 +320,7 @@ class Schedule(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_default
     def allowance(self, settings: Settings) -> timedelta:
         """How late a start may be before it counts as missed."""
         own = self.definition.lateness_s
-        return timedelta(seconds=settings.lateness_s if own is None else own)
+        return _span(settings.lateness_s if own is None else own)
 
     def untaken(self, instants: Sequence[datetime]) -> Sequence[datetime]:
         """These instants without those that have a row already, from when the clock was wrong."""

@@ -23,14 +23,8 @@ class Planner:
         self.draft = draft
         self.plan = Plan()
         self.consumed = False
-
-    @property
-    def at(self) -> datetime:
-        return self.draft.now.at
-
-    @property
-    def mono(self) -> float:
-        return self.draft.now.mono
+        self.at: datetime = draft.now.at
+        self.mono: float = draft.now.mono
 
     def schedule(self, schedule_id: str) -> Schedule:
         return self.draft.schedules[schedule_id]

@@ -94,7 +94,7 @@ class Counters:
 
     def __init__(self) -> None:
         self.decisions: Counter[tuple[str, str]] = Counter()
-        self._ends: dict[str, Counter[str]] = {}
+        self._ends: dict[str, dict[str, int]] = {}
         self.dispatch_lateness = Histogram(_LATENESS_S)
         self.commit = Histogram(_COMMIT_S)
 
@@ -102,16 +102,14 @@ class Counters:
         """One batch is durable, and took so long."""
         self.commit.add(seconds)
         for event in events:
-            match event:
-                case OccurrenceClosed() | RangeClosed() | RunSettled():
-                    self.decisions[event.status, event.reason or ""] += 1
-                    self._ends.setdefault(event.schedule_id, Counter())[event.status] += 1
-                case RunAdmitted():
-                    self.decisions["admitted", ""] += 1
-                case RunInterrupted():
-                    self.decisions["interrupted", ""] += 1
-                case _:
-                    pass
+            if isinstance(event, RunAdmitted):
+                self.decisions["admitted", ""] += 1
+            elif isinstance(event, RunSettled | OccurrenceClosed | RangeClosed):
+                self.decisions[event.status, event.reason or ""] += 1
+                ends = self._ends.setdefault(event.schedule_id, {})
+                ends[event.status] = ends.get(event.status, 0) + 1
+            elif isinstance(event, RunInterrupted):
+                self.decisions["interrupted", ""] += 1
 
     def left(self, effect: Effect, now: Now) -> None:
         """An effect is on its way; the first start of a run is late by so much."""
