@@ -15,6 +15,7 @@ broken its word to keep the connection, or is ending; it is not taken at its wor
 
 import select
 from asyncio import BaseTransport
+from collections.abc import Callable
 from weakref import WeakSet
 
 import aiohttp
@@ -24,12 +25,14 @@ from aiohttp.abc import AbstractStreamWriter
 class CallProbe:
     """Filled in while a call runs, for a caller that cancels it and must know what it left behind.
 
-    `sent` False after a cancellation proves that no byte of the request left; True means that it may have.
+    `sent` False after a cancellation proves that no byte of the request left; True means that it may have. `on_sent` is
+    called in that moment, if it comes, and must not raise.
     """
 
-    __slots__ = ("reused", "sent", "stale")
+    __slots__ = ("on_sent", "reused", "sent", "stale")
 
-    def __init__(self) -> None:
+    def __init__(self, on_sent: Callable[[], None] | None = None) -> None:
+        self.on_sent = on_sent
         self.sent = False
         self.reused = False
         self.stale = False
@@ -78,6 +81,8 @@ class Body(aiohttp.BytesPayload):
             self._probe.stale = True
             raise ConnectionResetError("the server closed the connection before anything was sent")
         self._probe.sent = True
+        if self._probe.on_sent is not None:
+            self._probe.on_sent()
 
 
 def _has_spoken(transport: BaseTransport) -> bool:

@@ -191,18 +191,14 @@ class Transport:
 
     async def _carry(self, exchange: "_Exchange", sent_max: int) -> Ending:
         """Try again as long as kept connections turn out to be stale, and no more than `sent_max` requests have left."""
-        ending, sent = await self._once(exchange), 0
-        for _ in range(_STALE_MAX):
-            sent += exchange.probe.sent
-            if not exchange.probe.stale or sent >= sent_max:
+        probe, tries, sent = exchange.probe, 0, 0
+        while True:
+            ending = await exchange.run(self._limits.answer_bytes_max)
+            tries, sent = tries + 1, sent + probe.sent
+            if not probe.stale or sent >= sent_max or tries > _STALE_MAX:
                 break
-            ending = await self._once(exchange)
-        if sent_max == 1 and sent and exchange.probe.stale:
+        if sent_max == 1 and sent and probe.stale:
             exchange.kept.trusted = False
-        return ending
-
-    async def _once(self, exchange: "_Exchange") -> Ending:
-        ending = await exchange.run(self._limits.answer_bytes_max)
         if isinstance(ending, NotSent) and ending.http_status in {401, 403}:
             self._credentials.refused()
         return ending
@@ -260,12 +256,14 @@ class _Exchange(msgspec.Struct, frozen=True, gc=False):
                 verdict = _status_verdict(response.status, response.reason)
                 if verdict is not None:
                     return verdict
-                answer = await _read_bounded(response, answer_bytes_max)
+                content = response.content
+                # Nearly every answer came with its head.
+                answer = content.read_nowait() if content.is_eof() else await _read_bounded(content, answer_bytes_max)
             finally:
                 _let_go(response)
         except (aiohttp.ClientError, OSError) as error:
             return _unanswered(error, probe)
-        if answer is None:
+        if answer is None or len(answer) > answer_bytes_max:
             return Ambiguous(f"answer larger than {answer_bytes_max} bytes", response.status, beyond=True)
         return decode_answer(answer, self.request_id)
 
@@ -277,7 +275,9 @@ def _let_go(response: aiohttp.ClientResponse) -> None:
     answered early and reads no further never does.
     """
     connection = response.connection
-    if connection is not None and connection.transport is not None:
+    if connection is None:
+        return
+    if connection.transport is not None:
         connection.transport.abort()
     response.close()
 
@@ -294,12 +294,8 @@ def _status_verdict(status: int, phrase: str | None) -> Ending | None:
     return Ambiguous(reason, status)
 
 
-async def _read_bounded(response: aiohttp.ClientResponse, bytes_max: int) -> bytes | None:
+async def _read_bounded(content: aiohttp.StreamReader, bytes_max: int) -> bytes | None:
     """The whole body, or None as soon as more than allowed has come. What its head says about its length proves nothing."""
-    content = response.content
-    if content.is_eof():  # it came with its head, as nearly every answer does
-        answer = content.read_nowait()
-        return answer if len(answer) <= bytes_max else None
     whole = bytearray()
     async for chunk in content.iter_any():
         whole += chunk

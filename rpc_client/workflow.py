@@ -12,7 +12,7 @@ Each function answers how the call ended (`errors.Ending`); none of them raises 
 decoded JSON in the server's shapes. `timeout_s` bounds a read in seconds; None means the transport's own bound.
 """
 
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from typing import Any, Literal, TypeAlias
 
 from rpc_client.errors import Ending
@@ -143,13 +143,13 @@ class WorkflowClient:
             method, params, blocking=True, timeout_s=timeout_s, idempotency_key=idempotency_key, probe=probe
         )
 
-    async def _read(self, method: str, timeout_s: float | None, **params: Any) -> Ending:
-        return await self._transport.call(method, _given(params), blocking=False, timeout_s=timeout_s)
+    def _read(self, method: str, timeout_s: float | None, **params: Any) -> Coroutine[Any, Any, Ending]:
+        return self._transport.call(method, _given(params), blocking=False, timeout_s=timeout_s)
 
-    async def _execute(
+    def _execute(
         self, method: str, idempotency_key: str, timeout_s: float | None, probe: CallProbe | None, **params: Any
-    ) -> Ending:
-        return await self._transport.call(
+    ) -> Coroutine[Any, Any, Ending]:
+        return self._transport.call(
             method,
             _given(params),
             blocking=True,

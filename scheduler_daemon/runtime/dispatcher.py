@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, nullcontext
+from functools import partial
 from typing import Any, Final
 
 from rpc_client.errors import Ambiguous, Answered, Ending, NotSent, Refused
@@ -30,6 +31,12 @@ Watched runs, runs that hold a slot, and deployments are asked about apart: a de
 about would otherwise keep the answers away that a slot, or every other deployment's next instant, waits for.
 """
 
+UNSENT_MAX = 16
+"""How many calls are getting a connection at once.  They get on step by step together: of a thousand, none would be on its way before all
+of them had one, and a server's queue of new connections may be no longer than a hundred.
+"""
+
+_Call = Coroutine[Any, Any, Ending]
 _Question = Callable[..., Coroutine[Any, Any, list[cmd.Observation]]]
 _Turn = AbstractAsyncContextManager[None]
 _AT_ONCE: Final = nullcontext()
@@ -46,6 +53,8 @@ class Dispatcher:
         self._questions = questions
         self._clock = clock
         self._report = report
+        self._awaiting: dict[int, cmd.StartCall | cmd.ResumeCall] = {}
+        self._unsent: set[int] = set()
         self._calls: dict[int, asyncio.Task[None]] = {}
         self._asks: set[asyncio.Task[Any]] = set()
         self._about_runs = asyncio.Semaphore(ASKS_MAX)
@@ -56,15 +65,14 @@ class Dispatcher:
     @property
     def open_calls(self) -> int:
         """How many starts and resumes are waiting for their ending."""
-        return len(self._calls)
+        return len(self._awaiting) + len(self._calls)
 
     def perform(self, effect: cmd.Effect) -> None:
         """Start carrying one effect out."""
         match effect:
-            case cmd.StartCall():
-                self._call(effect, self._start)
-            case cmd.ResumeCall():
-                self._call(effect, self._resume)
+            case cmd.StartCall() | cmd.ResumeCall():
+                self._awaiting[effect.seq] = effect
+                self._begin()
             case cmd.CancelCall():
                 self.cancel(effect.seq, effect.reason)
             case cmd.InspectRun():
@@ -79,8 +87,10 @@ class Dispatcher:
 
     def cancel(self, seq: int, cause: str) -> None:
         """Stop waiting for an open call.  `cause` "caller-gone" is a resume whose caller closed its connection."""
-        task = self._calls.get(seq)
-        if task is not None and seq not in self._causes:
+        effect, task = self._awaiting.pop(seq, None), self._calls.get(seq)
+        if effect is not None:
+            self._report(_cut_off(effect, CallProbe(), cause))
+        elif task is not None and seq not in self._causes:
             self._causes[seq] = cause
             task.cancel()
 
@@ -91,6 +101,7 @@ class Dispatcher:
 
     async def fence(self) -> None:
         """Cut everything off without a word: marks and attempts stay, for the next start to judge."""
+        self._awaiting.clear()
         tasks = [*self._calls.values(), *self._asks]
         for seq in self._calls:
             self._causes[seq] = "fence"
@@ -100,23 +111,34 @@ class Dispatcher:
 
     # --- calls that execute ---
 
-    def _call(self, effect: Any, send: Callable[[Any, CallProbe], Coroutine[Any, Any, Ending]]) -> None:
-        task = asyncio.create_task(self._carry(effect, send))
-        self._calls[effect.seq] = task
-        task.add_done_callback(lambda ended: self._ended(effect, ended))
+    def _begin(self) -> None:
+        """Begin calls in their order, as long as few are on their way to the server."""
+        while self._awaiting and len(self._unsent) < UNSENT_MAX:
+            seq = next(iter(self._awaiting))
+            effect = self._awaiting.pop(seq)
+            self._unsent.add(seq)
+            task = self._calls[seq] = asyncio.create_task(self._carry(effect))
+            task.add_done_callback(partial(self._ended, effect))
+
+    def _sent(self, seq: int) -> None:
+        self._unsent.discard(seq)
+        self._begin()
 
     def _ended(self, effect: cmd.StartCall | cmd.ResumeCall, task: asyncio.Task[None]) -> None:
         """A task that was cancelled before its first step never got to report: nothing was sent."""
         self._calls.pop(effect.seq, None)
+        self._sent(effect.seq)
         cause = self._causes.pop(effect.seq, "fence")
         if task.cancelled() and cause != "fence":
             self._report(_cut_off(effect, CallProbe(), cause))
 
-    async def _carry(self, effect: Any, send: Callable[[Any, CallProbe], Coroutine[Any, Any, Ending]]) -> None:
+    async def _carry(self, effect: cmd.StartCall | cmd.ResumeCall) -> None:
         """One start or resume from send to ending; between the two the run is ambiguous to everybody but the server."""
-        probe = CallProbe()
+        probe = CallProbe(partial(self._sent, effect.seq))
         try:
-            observation = call_observation(effect, await send(effect, probe))
+            start = isinstance(effect, cmd.StartCall)
+            ending = await (self._start(effect, probe) if start else self._resume(effect, probe))
+            observation = call_observation(effect, ending)
         except asyncio.CancelledError:
             cause = self._causes.get(effect.seq, "fence")
             if cause == "fence":
@@ -129,8 +151,8 @@ class Dispatcher:
             )
         self._report(observation)
 
-    async def _start(self, effect: cmd.StartCall, probe: CallProbe) -> Ending:
-        return await self._client.runs_start(
+    def _start(self, effect: cmd.StartCall, probe: CallProbe) -> _Call:
+        return self._client.runs_start(
             effect.deployment_id,
             effect.input,
             idempotency_key=effect.key,
@@ -139,8 +161,8 @@ class Dispatcher:
             probe=probe,
         )
 
-    async def _resume(self, effect: cmd.ResumeCall, probe: CallProbe) -> Ending:
-        return await self._client.runs_resume(
+    def _resume(self, effect: cmd.ResumeCall, probe: CallProbe) -> _Call:
+        return self._client.runs_resume(
             effect.server_run_id,
             effect.payload,
             effect.outcome,
