@@ -23,7 +23,7 @@ from scheduler_daemon.store.journal import list_segments, segments_after
 from scheduler_daemon.store.recovery import Key, Replay
 from scheduler_daemon.store.scan import Lost, Scan, Segment, Tail
 from scheduler_daemon.store.schema import Damage, DamageLine, Judged
-from scheduler_daemon.store.snapshot import Loaded, derive, list_snapshots, load_snapshot, restored_state
+from scheduler_daemon.store.snapshot import Loaded, SnapshotFile, derive, list_snapshots, load_snapshot, restored_state
 
 
 class Recovered(msgspec.Struct, kw_only=True):
@@ -62,7 +62,7 @@ def recover(
     """Rebuild the state, with its agenda if wanted.  Raises `StoreUnusable` when something is missing that nothing else tells of."""
     files = _Files(fs, home, store_id, settings, now, list_segments(fs, home))
     snapshots = list_snapshots(fs, home)
-    loaded = [found for found in (load_snapshot(fs, snapshot) for snapshot in snapshots) if found is not None]
+    loaded = _readable(fs, snapshots)
     if snapshots and not loaded and not _begins(files):
         raise StoreUnusable("no snapshot can be read, and the journal does not begin at record 1", snapshots[0].name)
     base = loaded[0] if loaded else None
@@ -75,6 +75,18 @@ def recover(
     if agenda:
         recovered.state.rebuild_agenda(now)
     return recovered
+
+
+def _readable(fs: FileSystem, snapshots: list[SnapshotFile]) -> list[Loaded]:
+    """The newest that can be read, and older ones as far as they are needed: up to and with one that is whole."""
+    loaded: list[Loaded] = []
+    for snapshot in snapshots:
+        found = load_snapshot(fs, snapshot)
+        if found is not None:
+            loaded.append(found)
+            if found.whole:
+                break
+    return loaded
 
 
 def _begins(files: _Files) -> bool:

@@ -7,7 +7,9 @@ import pytest
 from msgspec.structs import replace
 
 from scheduler_daemon.core.model import RunLive
+from scheduler_daemon.store import loading
 from scheduler_daemon.store.errors import StorageFailed
+from scheduler_daemon.store.snapshot import KEPT
 from scheduler_daemon.store.store import Retention, Store
 from tests.crash.simfs import SimFileSystem
 from tests.scribe import NOW, durable
@@ -120,6 +122,19 @@ def test_a_checkpoint_of_a_state_that_lacks_a_committed_batch_is_refused(shelf):
     shelf.scribe.state.schedules["a"] = behind
     with pytest.raises(RuntimeError, match="lacks record 2 of a"):
         shelf.checkpoint()
+
+
+def test_a_snapshot_that_is_whole_is_read_alone(shelf, monkeypatch):
+    for name in ("c", "d"):
+        shelf.commit(*shelf.scribe.create(name))
+        shelf.checkpoint()
+    shelf.stop()
+    asked = []
+    real = loading.load_snapshot
+    monkeypatch.setattr(loading, "load_snapshot", lambda fs, one: asked.append(one.path) or real(fs, one))
+    shelf.start()
+    assert asked == shelf.files("/snapshot/")[-1:]
+    assert len(shelf.files("/snapshot/")) == KEPT
 
 
 def test_a_checkpoint_before_the_first_batch_of_an_epoch_is_refused(shelf):
