@@ -16,7 +16,7 @@ from types import MappingProxyType
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = os.environ.get("SCHEDULER_PYTHON", str(ROOT / ".venv/bin/python"))
-SLOTS = "64"
+SLOTS, LOOP = "64", "asyncio"
 READY_EVERY_S = 0.005
 
 
@@ -37,6 +37,7 @@ def serve_argv(spec: dict, *, python: str = PYTHON) -> list[str]:
         *("--listen", f"127.0.0.1:{spec['infra']['port']}"),
         *("--server", spec["url"]),
         *("--max-concurrent-runs", os.environ.get("BENCH_CONC", SLOTS)),
+        *("--event-loop", os.environ.get("BENCH_LOOP", LOOP)),
     ]
 
 
@@ -62,14 +63,14 @@ class Product:
         "the admission is durable before its request leaves and the outcome after it; a request in flight at a crash is "
         "disclosed as outcome-unknown and never sent again"
     )
-    env = MappingProxyType({"BENCH_CONC": SLOTS})
+    env = MappingProxyType({"BENCH_CONC": SLOTS, "BENCH_LOOP": LOOP})
 
     def infra(self, group, wd):
         return {"port": free_port()}
 
     def environ(self, spec):
         given = super().environ(spec)
-        return {**given, "PYTHONPATH": f"{ROOT}:{given['PYTHONPATH']}"}
+        return {**given, "PYTHONPATH": f"{ROOT}:{given['PYTHONPATH']}", "PYTHONDONTWRITEBYTECODE": ""}
 
     def register_cmd(self, specp):
         return [PYTHON, "-m", "tests.benchmarks.register", "register", specp]
