@@ -32,9 +32,12 @@ about would otherwise keep the answers away that a slot, or every other deployme
 """
 
 UNSENT_MAX = 16
-"""How many calls are getting a connection at once.  They get on step by step together: of a thousand, none would be on its way before all
-of them had one, and a server's queue of new connections may be no longer than a hundred.
+"""How many calls begin before one of them has left.  They get on step by step together: of a thousand, none would be on its way before
+all of them had a connection, and a server's queue of new connections may be no longer than a hundred.
 """
+
+HEAD_START_S = 0.02
+"""After this time they hold up nobody any more: a server may be far away, or may take no connection at all."""
 
 _Call = Coroutine[Any, Any, Ending]
 _Question = Callable[..., Coroutine[Any, Any, list[cmd.Observation]]]
@@ -55,6 +58,7 @@ class Dispatcher:
         self._report = report
         self._awaiting: dict[int, cmd.StartCall | cmd.ResumeCall] = {}
         self._unsent: set[int] = set()
+        self._head_start: asyncio.TimerHandle | None = None
         self._calls: dict[int, asyncio.Task[None]] = {}
         self._asks: set[asyncio.Task[Any]] = set()
         self._about_runs = asyncio.Semaphore(ASKS_MAX)
@@ -112,13 +116,20 @@ class Dispatcher:
     # --- calls that execute ---
 
     def _begin(self) -> None:
-        """Begin calls in their order, as long as few are on their way to the server."""
+        """Begin calls in their order, while few are yet to leave."""
         while self._awaiting and len(self._unsent) < UNSENT_MAX:
             seq = next(iter(self._awaiting))
             effect = self._awaiting.pop(seq)
             self._unsent.add(seq)
             task = self._calls[seq] = asyncio.create_task(self._carry(effect))
             task.add_done_callback(partial(self._ended, effect))
+        if self._awaiting and self._head_start is None:
+            self._head_start = asyncio.get_running_loop().call_later(HEAD_START_S, self._go_on)
+
+    def _go_on(self) -> None:
+        self._head_start = None
+        self._unsent.clear()
+        self._begin()
 
     def _sent(self, seq: int) -> None:
         self._unsent.discard(seq)

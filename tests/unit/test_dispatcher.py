@@ -17,10 +17,12 @@ class Server:
     """A client whose calls get a connection, and an answer, when the test says so."""
 
     def __init__(self):
-        self.connecting, self.waiting = {}, {}
+        self.connecting, self.waiting, self.all_begun = {}, {}, asyncio.Event()
 
     async def runs_start(self, deployment_id, workflow_input, *, idempotency_key, probe, **_options):
         self.connecting[idempotency_key] = probe, (may_send := asyncio.Event())
+        if len(self.connecting) == MANY:
+            self.all_begun.set()
         await may_send.wait()
         probe.sent = True
         probe.on_sent()
@@ -87,6 +89,12 @@ async def test_an_open_answer_keeps_no_other_call_from_beginning(stage):
         await settled()
     assert len(stage.server.waiting) == MANY
     assert stage.reports == []
+
+
+async def test_a_server_that_takes_no_connection_holds_nobody_up_for_long(stage):
+    async with asyncio.timeout(5):
+        await stage.server.all_begun.wait()
+    assert stage.order == [f"{seq}" for seq in range(MANY)]
 
 
 async def test_one_that_ends_without_a_connection_makes_room(stage):
