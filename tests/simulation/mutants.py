@@ -83,8 +83,8 @@ MUTANTS = (
         "late-is-fine",
         "what is late is admitted all the same",
         "scheduler_daemon.core.model",
-        "return timedelta(seconds=settings.lateness_s if own is None else own)",
-        "return 3 * timedelta(seconds=settings.lateness_s if own is None else own)",
+        "return _span(settings.lateness_s if own is None else own)",
+        "return 3 * _span(settings.lateness_s if own is None else own)",
     ),
     Mutant(
         "deserted-resent",
