@@ -76,7 +76,8 @@ class Body(aiohttp.BytesPayload):
         transport: BaseTransport | None = getattr(writer, "transport", None)
         if transport is not None:
             self._probe.reused = self._kept.has(transport)
-            self._kept.add(transport)
+            if not self._probe.reused:
+                self._kept.add(transport)
         if transport is None or transport.is_closing() or (self._probe.reused and not self._kept.usable(transport)):
             self._probe.stale = True
             raise ConnectionResetError("the server closed the connection before anything was sent")
