@@ -26,12 +26,11 @@ from scheduler_daemon.config import Config
 from scheduler_daemon.core.model import Settings
 from scheduler_daemon.embedded.deployments import DeploymentsInvalid
 from scheduler_daemon.embedded.runs import StoreUnusable as EmbeddedStoreUnusable
-from scheduler_daemon.errors import ConfigRefused, ServerRefused
+from scheduler_daemon.errors import ServerRefused
 from scheduler_daemon.runtime import systemd
 from scheduler_daemon.runtime.clock import SystemClock
 from scheduler_daemon.runtime.host import Host, Options
 from scheduler_daemon.runtime.logs import configure, log
-from scheduler_daemon.runtime.loops import loop_factory
 from scheduler_daemon.runtime.service import Service
 from scheduler_daemon.store.errors import LockHeld, OwnershipLost, StorageFailed, StorageFull, StoreUnusable
 from scheduler_daemon.store.retention import Retention
@@ -50,14 +49,11 @@ def serve(config: Config) -> int:
     """Run the daemon until a signal or a failure; returns the exit code."""
     configure(config.log_format, config.log_level)
     try:
-        with asyncio.Runner(loop_factory=loop_factory(config.event_loop)) as runner:
-            return runner.run(_serve(config))
+        return asyncio.run(_serve(config))
     except LockHeld as held:
         log("ownership_lost", "error", reason=str(held), holder=msgspec.to_builtins(held.holder))
         return errors.EXIT_HELD
-    except (
-        ConfigRefused, StoreUnusable, EmbeddedStoreUnusable, AddressUnusable, DeploymentsInvalid, ServerRefused
-    ) as refused:  # fmt: skip
+    except (StoreUnusable, EmbeddedStoreUnusable, AddressUnusable, DeploymentsInvalid, ServerRefused) as refused:
         log("stopped", "error", reason=str(refused))
         return errors.EXIT_UNUSABLE
     except OwnershipLost as lost:

@@ -67,7 +67,6 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     retention_rows: int
     retention_days: int
     retention_bytes: int
-    event_loop: Literal["asyncio", "uvloop"]
     log_format: Literal["json", "console"]
     log_level: Literal["debug", "info", "warning", "error"]
     allow_network_fs: bool
@@ -274,7 +273,6 @@ SETTINGS: Final = (
     Setting("retention_rows", _whole(limits.RETENTION_ROWS), 1000, "Rows of history kept for each schedule.", "COUNT"),
     Setting("retention_days", _whole(limits.RETENTION_DAYS), 90, "Age up to which history is kept.", "DAYS"),
     Setting("retention_bytes", _whole(limits.RETENTION_BYTES), 64 << 20, "History kept for each schedule.", "BYTES"),
-    Setting("event_loop", _one_of("asyncio", "uvloop"), "asyncio", "What tasks run on: asyncio, or uvloop where it is installed.", "NAME"),
     Setting("log_format", _one_of("json", "console"), "json", "How log records look: json or console.", "FORMAT"),
     Setting("log_level", _one_of("debug", "info", "warning", "error"), "info",
             "Least important records that are written.", "LEVEL"),

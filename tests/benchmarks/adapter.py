@@ -16,7 +16,7 @@ from types import MappingProxyType
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = os.environ.get("SCHEDULER_PYTHON", str(ROOT / ".venv/bin/python"))
-SLOTS, LOOP = "64", "asyncio"
+SLOTS = "64"
 READY_EVERY_S = 0.005
 
 
@@ -37,7 +37,6 @@ def serve_argv(spec: dict, *, python: str = PYTHON) -> list[str]:
         *("--listen", f"127.0.0.1:{spec['infra']['port']}"),
         *("--server", spec["url"]),
         *("--max-concurrent-runs", os.environ.get("BENCH_CONC", SLOTS)),
-        *("--event-loop", os.environ.get("BENCH_LOOP", LOOP)),
     ]
 
 
@@ -63,7 +62,7 @@ class Product:
         "the admission is durable before its request leaves and the outcome after it; a request in flight at a crash is "
         "disclosed as outcome-unknown and never sent again"
     )
-    env = MappingProxyType({"BENCH_CONC": SLOTS, "BENCH_LOOP": LOOP})
+    env = MappingProxyType({"BENCH_CONC": SLOTS})
 
     def infra(self, group, wd):
         return {"port": free_port()}

@@ -5,7 +5,6 @@ Owns: setting both up on a scratch store, waiting for arrivals, the arithmetic o
 
 import asyncio
 import math
-import os
 import sys
 import tempfile
 import time
@@ -102,8 +101,7 @@ async def rig(*options: str, slots: int = SLOTS, seed: Seed | None = None) -> As
         if seed is not None:
             await seed(folder / "store")
         async with stub() as url, aiohttp.ClientSession() as http:
-            loop = os.environ.get("BENCH_LOOP", "asyncio")
-            options = ("--max-concurrent-runs", str(slots), "--event-loop", loop, *options)
+            options = ("--max-concurrent-runs", str(slots), *options)
             made = Rig(Daemon(folder, server=f"{url}/rpc", options=options), url, http)
             made.daemon.environment = AS_INSTALLED
             await made.start()

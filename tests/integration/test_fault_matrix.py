@@ -23,31 +23,22 @@ SLOTS = 100
 KINDS: tuple[Kind, ...] = ("plain", "keyed")
 
 
-LOOPS = ("asyncio", "uvloop")
-"""Proof that nothing left is taken from the transport, which is the loop's."""
-
-
-@pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.timeout(180)
-async def test_some_cells_end_as_they_must(tmp_path, loop):
+async def test_some_cells_end_as_they_must(tmp_path):
     print(f"\nMATRIX_SEED={SEED}")
-    pytest.importorskip(loop)
-    await asyncio.gather(*(_judge_matrix(tmp_path / kind, kind, some_cells(kind, SEED), loop) for kind in KINDS))
+    await asyncio.gather(*(_judge_matrix(tmp_path / kind, kind, some_cells(kind, SEED)) for kind in KINDS))
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.timeout(400)
-async def test_every_cell_ends_as_it_must(tmp_path, loop):
-    pytest.importorskip(loop)
-    await asyncio.gather(*(_judge_matrix(tmp_path / kind, kind, all_cells(kind), loop) for kind in KINDS))
+async def test_every_cell_ends_as_it_must(tmp_path):
+    await asyncio.gather(*(_judge_matrix(tmp_path / kind, kind, all_cells(kind)) for kind in KINDS))
 
 
-async def _judge_matrix(folder, kind: Kind, cells: list[Cell], loop: str) -> None:
-    options = ("--max-concurrent-runs", str(SLOTS), "--event-loop", loop)
+async def _judge_matrix(folder, kind: Kind, cells: list[Cell]) -> None:
     fake = FakeWorkflowServer([cell.deployment for cell in cells], features=KEYED if kind == "keyed" else ())
     environment = {"SCHEDULER_PREFLIGHT_TTL_S": str(TTL_S)}
-    async with Bench(folder, fake, options=options, environment=environment) as bench:
+    async with Bench(folder, fake, options=("--max-concurrent-runs", str(SLOTS)), environment=environment) as bench:
         began_at = time.monotonic()
         await run_cells(bench, cells)
         judged = [await _judge_cell(bench, cell) for cell in cells]

@@ -48,7 +48,6 @@ HOMES: dict[str, tuple[str, ...]] = {
     ),
     "jsonrpcserver": ("scheduler_daemon/jsonrpc.py",),
     "structlog": ("scheduler_daemon/runtime/logs.py",),
-    "uvloop": ("scheduler_daemon/runtime/loops.py",),
     "logging": ("scheduler_daemon/runtime/logs.py",),
     "click": ("scheduler_daemon/cli.py", "scheduler_daemon/cli_*.py", "scheduler_daemon/cli/*.py"),
 }

@@ -1,14 +1,12 @@
 """Settings: which source wins, what each value may look like, which combinations cannot stand, and how a refusal names its key."""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 
 from scheduler_daemon.config import SETTINGS, Address, Config, load
 from scheduler_daemon.errors import ConfigRefused
-from scheduler_daemon.runtime.loops import loop_factory
 
 
 def write(folder: Path, text: str | dict, name: str = "scheduler.toml", mode: int = 0o600) -> Path:
@@ -52,7 +50,7 @@ def test_without_any_source_the_defaults_of_the_specification_hold():
         False,
         False,
     )
-    assert (config.event_loop, config.log_format, config.log_level) == ("asyncio", "json", "info")
+    assert (config.log_format, config.log_level) == ("json", "info")
     assert set(config.origins.values()) == {"default"}
     assert config.token() is None
 
@@ -149,7 +147,6 @@ def test_a_value_is_read(name, text, value):
         ("max_concurrent_runs", "0", "between 1 and"),
         ("max_concurrent_runs", "nan", "whole number"),
         ("gateway", "maybe", "true or false"),
-        ("event_loop", "trio", "asyncio, uvloop"),
         ("log_format", "xml", "json, console"),
         ("log_level", "INFO", "debug, info"),
         ("allowed_hosts", "*", "without *"),
@@ -168,12 +165,6 @@ def test_a_value_that_cannot_be_is_refused_by_its_flag_with_a_reason(name, text,
     refused = refusal(flags={name: text})
     assert refused.key == f"--{name.replace('_', '-')}".replace("--server-url", "--server")
     assert reason in refused.reason
-
-
-def test_an_event_loop_that_is_not_installed_is_refused_with_what_installs_it(monkeypatch):
-    monkeypatch.setitem(sys.modules, "uvloop", None)
-    with pytest.raises(ConfigRefused, match="pip install 'scheduler-daemon\\[uvloop\\]'"):
-        loop_factory("uvloop")
 
 
 def test_a_refusal_names_the_key_as_the_operator_wrote_it(tmp_path):
