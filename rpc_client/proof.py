@@ -1,11 +1,9 @@
 """The proof that a request never left, taken in the moment in which it would.
 
-Owns: the body of a request as the HTTP library sees it, and what is known of a call that nobody waited for to the end.
-Must never know: JSON-RPC, how an answer is judged.
+Owns: the writing of a request, and what is known of a call that nobody waited for to the end.
+Must never know: JSON-RPC, the HTTP library, how an answer is judged.
 
-`CallProbe.sent` is set when the library asks for the body, before the first byte is handed out; head and body leave
-together, and no method can begin before its params have arrived: the flag can be early, never late. (The library's
-tracing tells the same moment, at five times the cost.)
+A request is handed to its connection in one piece, and `CallProbe.sent` is set just before: the flag can be early, never late.
 
 In that moment a connection that was kept since an earlier call is looked at as well. If the server has closed it, or
 said anything on it, in between, it is not written to: nothing has left, and the call is free to take another. What a
@@ -14,12 +12,9 @@ broken its word to keep the connection, or is ending; it is not taken at its wor
 """
 
 import select
-from asyncio import BaseTransport
+from asyncio import BaseTransport, WriteTransport
 from collections.abc import Callable
 from weakref import WeakSet
-
-import aiohttp
-from aiohttp.abc import AbstractStreamWriter
 
 
 class CallProbe:
@@ -39,51 +34,32 @@ class CallProbe:
 
 
 class Kept:
-    """The connections of one session that have carried a request; `trusted` False: none of them is to carry another."""
+    """The connections of one pool that have carried a request; `trusted` False: none of them is to carry another."""
 
     def __init__(self) -> None:
         self.trusted = True
         self._used: WeakSet[BaseTransport] = WeakSet()
 
-    def has(self, transport: BaseTransport) -> bool:
-        return transport in self._used
+    def send(self, transport: WriteTransport | None, request: bytes, probe: CallProbe) -> None:
+        """Write one request, unless the connection is closed, or was kept and is not to be relied on.
 
-    def add(self, transport: BaseTransport) -> None:
-        self._used.add(transport)
-
-    def usable(self, transport: BaseTransport) -> bool:
-        """Whether a request may leave on this one, which has carried another before."""
-        return self.trusted and not _has_spoken(transport)
-
-
-class Body(aiohttp.BytesPayload):
-    """The bytes of a request, which say when they are asked for, and refuse a kept connection that is not usable."""
-
-    def __init__(self, body: bytes, probe: CallProbe, kept: Kept) -> None:
-        super().__init__(body, content_type="application/json")
-        self._probe = probe
-        self._kept = kept
-
-    async def write(self, writer: AbstractStreamWriter) -> None:
-        self._leave(writer)
-        await super().write(writer)
-
-    async def write_with_length(self, writer: AbstractStreamWriter, content_length: int | None) -> None:
-        self._leave(writer)
-        await super().write_with_length(writer, content_length)
-
-    def _leave(self, writer: AbstractStreamWriter) -> None:
-        transport: BaseTransport | None = getattr(writer, "transport", None)
-        if transport is not None:
-            self._probe.reused = self._kept.has(transport)
-            if not self._probe.reused:
-                self._kept.add(transport)
-        if transport is None or transport.is_closing() or (self._probe.reused and not self._kept.usable(transport)):
-            self._probe.stale = True
+        Raises ConnectionResetError, with `probe.stale` set, when nothing was written for that reason.
+        """
+        if transport is not None and not transport.is_closing():
+            probe.reused = transport in self._used
+            if not probe.reused:
+                self._used.add(transport)
+            elif not self.trusted or _has_spoken(transport):
+                transport = None
+        else:
+            transport = None
+        if transport is None:
+            probe.stale = True
             raise ConnectionResetError("the server closed the connection before anything was sent")
-        self._probe.sent = True
-        if self._probe.on_sent is not None:
-            self._probe.on_sent()
+        probe.sent = True
+        transport.write(request)
+        if probe.on_sent is not None:
+            probe.on_sent()
 
 
 def _has_spoken(transport: BaseTransport) -> bool:

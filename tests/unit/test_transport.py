@@ -11,7 +11,7 @@ import subprocess
 
 import pytest
 
-import rpc_client.transport
+import rpc_client.exchange
 from rpc_client.errors import TOO_LARGE, Ambiguous, Answered, NotSent, Refused
 from rpc_client.transport import CallProbe, Limits, Transport
 from tests.fakes.raw import answers, http_answer, listening, raw_server, read_request
@@ -55,6 +55,46 @@ async def test_the_request_carries_the_params_the_key_and_nothing_compressed():
         assert head["content-type"] == "application/json"
         assert head["accept-encoding"] == "identity"
         assert "connection" not in head
+
+
+async def test_a_request_is_one_head_and_one_body_byte_for_byte():
+    arrived = asyncio.get_running_loop().create_future()
+
+    async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter):
+        arrived.set_result(await reader.readuntil(b"}"))
+        writer.close()
+
+    async with listening(take) as port:
+        async with Transport(f"http://127.0.0.1:{port}/a%20b/rpc?c=d", token="secret") as transport:
+            await transport.call("workflow.runs.start", {}, blocking=True, idempotency_key="store:run-000001")
+        assert (await arrived).decode() == "\r\n".join(
+            [
+                "POST /a%20b/rpc?c=d HTTP/1.1",
+                f"Host: 127.0.0.1:{port}",
+                "Accept: application/json",
+                "Accept-Encoding: identity",
+                "Content-Type: application/json",
+                "User-Agent: rpc-client",
+                "Idempotency-Key: store:run-000001",
+                "Authorization: Bearer secret",
+                "Content-Length: 67",
+                "",
+                '{"jsonrpc":"2.0","method":"workflow.runs.start","params":{}',
+            ]
+        )
+
+
+@pytest.mark.parametrize(
+    "first", [b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 103 Early Hints\r\nLink: <x>\r\n\r\n" * 3]
+)
+async def test_what_comes_before_the_final_answer_is_passed_over(first):
+    async def say(_reader, writer, request):
+        writer.write(first)
+        await writer.drain()
+        writer.write(http_answer(b'{"jsonrpc":"2.0","id":%d,"result":true}' % request["id"]))
+
+    async with raw_server(say) as server:
+        assert await call(server.url) == Answered(True)
 
 
 async def test_a_json_rpc_error_is_refused_with_its_code_and_data():
@@ -288,7 +328,6 @@ async def test_a_huge_answer_is_ambiguous_and_is_not_read_to_its_end(announced):
     assert written < 20_000_000
 
 
-@pytest.mark.filterwarnings("ignore:Sending a large body")
 async def test_a_server_that_answers_early_and_reads_no_further_neither_holds_the_call_nor_gets_the_rest():
     answered = asyncio.Event()
     rest = asyncio.get_running_loop().create_future()
@@ -459,15 +498,33 @@ async def test_a_blocking_call_takes_a_connection_that_was_used_a_moment_ago_and
     assert accepted == connections
 
 
+async def test_a_connection_by_which_more_came_than_was_asked_for_is_not_used_again():
+    accepted = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter):
+        nonlocal accepted
+        accepted += 1
+        head = bytearray()
+        while (request := await read_request(reader, head)) is not None:
+            answer = http_answer(b'{"jsonrpc":"2.0","id":%d,"result":1}' % request["id"])
+            writer.write(answer + answer)
+
+    limits = Limits(reuse_s=60.0)
+    async with listening(serve) as port, Transport(f"http://127.0.0.1:{port}", limits=limits) as transport:
+        for _ in range(3):
+            assert await transport.call("m", {}, blocking=True) == Answered(1)
+    assert accepted == 3
+
+
 async def test_the_kernel_watches_the_peer_of_a_blocking_call(monkeypatch):
     opened: list[socket.socket] = []
-    real = rpc_client.transport._watched_socket
+    real = rpc_client.exchange._watched_socket
 
     def remembered(address):
         opened.append(real(address))
         return opened[-1]
 
-    monkeypatch.setattr(rpc_client.transport, "_watched_socket", remembered)
+    monkeypatch.setattr(rpc_client.exchange, "_watched_socket", remembered)
     async with raw_server(never_answer) as server, Transport(server.url) as transport:
         calling = asyncio.create_task(transport.call("m", {}, blocking=True))
         await asyncio.wait_for(server.arrived.wait(), 5)
@@ -631,7 +688,6 @@ async def test_closing_ends_a_call_in_flight_as_ambiguous():
         assert isinstance(await asyncio.wait_for(calling, 5), Ambiguous)
 
 
-@pytest.mark.filterwarnings("ignore:Sending a large body")
 async def test_closing_does_not_wait_for_a_server_that_takes_no_more_bytes():
     stuck = asyncio.Event()
 

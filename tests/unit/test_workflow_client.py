@@ -130,7 +130,7 @@ async def test_what_may_execute_something_is_sent_once_and_a_read_survives_a_sta
         second = await calling(client)
         assert isinstance(second, Ambiguous) if executes else second == Answered(2)
         assert [await calling(client) for _ in range(2)] == [Answered(served - 1), Answered(served)]
-        kept = len(transport._reads.connector._conns)
+        kept = len(transport._reads._connector._conns)
 
     assert served == (3 if executes else 4)
     assert bool(kept) is not executes
