@@ -9,7 +9,7 @@ the moment in which a request leaves is a line of ours and not a task of the lib
 
 Invariants
 - A connection carries another request only if the answer was read to its end and the whole request was taken; every
-  other way out of an exchange, cancellation included, aborts it. Nothing ever waits for a peer that takes no bytes.
+  other way out of an exchange, cancellation included, aborts it. No exchange waits for a peer that takes no bytes.
 - Redirects, proxies from the environment, cookies and compressed answers are not for this client: each could send the
   request somewhere else or cost unbounded memory.
 - The number of exchanges at a time is the caller's to bound. A limit here would make a call wait inside the connect
