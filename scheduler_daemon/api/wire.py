@@ -181,7 +181,7 @@ class Create(_Params, frozen=True, kw_only=True):
 
     def definition(self) -> Definition:
         """What the core checks and stores.  Raises `Rejected` InvalidTrigger for a one-shot's time that names no moment."""
-        fields: dict[str, Any] = {name: getattr(self, name) for name in self.__struct_fields__}
+        fields = msgspec.structs.asdict(self)
         fields["trigger"] = _trigger_of(self.trigger)
         return Definition(**fields)
 

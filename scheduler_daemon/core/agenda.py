@@ -203,9 +203,11 @@ class Agenda:
 
     def unpark(self, draft: Draft, deployment_id: str) -> None:
         """The answer is there, or it is time to ask again: everyone who waited for it stands in line again."""
-        for schedule_id in self._parked.pop(deployment_id, {}):
-            draft.touch(schedule_id)
-        draft.reindex()
+        parked = self._parked.pop(deployment_id, None)
+        if parked is not None:
+            for schedule_id in parked:
+                draft.touch(schedule_id)
+            draft.reindex()
 
     # --- indexing ---
 

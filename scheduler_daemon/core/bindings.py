@@ -127,12 +127,11 @@ def _check_name(name: object) -> None:
 
 
 def _check_binding(field: str, binding: object) -> None:
-    keys = sorted(map(str, cast("Mapping[object, object]", binding))) if isinstance(binding, Mapping) else None
-    match keys:
-        case ["value"]:
-            _check_json(field, cast("Mapping[str, object]", binding)["value"])
-        case ["from"]:
-            fact = cast("Mapping[str, object]", binding)["from"]
+    members = list(cast("Mapping[object, object]", binding).items()) if isinstance(binding, Mapping) else None
+    match members:
+        case [("value", value)]:
+            _check_json(field, value)
+        case [("from", fact)]:
             if not isinstance(fact, str) or fact not in FACTS:
                 raise BindingRefused(field, f"{_shortened(repr(fact), 40)} is not one of {', '.join(FACTS)}")
         case _:

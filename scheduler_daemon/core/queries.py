@@ -105,9 +105,8 @@ def schedule_view(
     at: datetime = now.at if now is not None else view.now.at
     watermark: datetime = view.watermark_of(schedule)
     definition: Definition = schedule.definition
-    fields = {name: getattr(definition, name) for name in definition.__struct_fields__}
     return ScheduleView(
-        **fields,
+        **msgspec.structs.asdict(definition),
         revision=schedule.revision,
         state=state_of(schedule, watermark),
         paused=schedule.paused,

@@ -23,7 +23,7 @@ import msgspec
 
 from scheduler_daemon.core import commands as cmd
 from scheduler_daemon.core import decide as deciding
-from scheduler_daemon.core.commands import Effect, LogLine, Observation, Plan, Rejected
+from scheduler_daemon.core.commands import Effect, Observation, Plan, Rejected
 from scheduler_daemon.core.events import Decided, Event, ModeNoted
 from scheduler_daemon.core.fold import note
 from scheduler_daemon.core.handle import handle
@@ -33,7 +33,7 @@ from scheduler_daemon.core.observe import STEP_S, observe
 from scheduler_daemon.core.state import Draft, State
 from scheduler_daemon.runtime.clock import Clock, StepWatch
 from scheduler_daemon.runtime.figures import Counters
-from scheduler_daemon.runtime.logs import log
+from scheduler_daemon.runtime.logs import log, log_all
 from scheduler_daemon.store.errors import StorageFull
 
 BATCH_MAX = 512
@@ -211,8 +211,7 @@ class Engine:
             for effect in plan.effects:
                 self.counters.left(effect, now)
                 self._perform(effect)
-            for line in plan.logs:
-                _say(line)
+        log_all([line for plan in batch.plans for line in plan.logs])
         if batch.observations:
             self._settled(batch.observations)
         for answer, value in batch.answers:
@@ -323,7 +322,3 @@ def _answer(answer: asyncio.Future[Any], value: Any) -> None:
         answer.exception()  # a caller that went away leaves it unread; that is no error of ours
     else:
         answer.set_result(value)
-
-
-def _say(line: LogLine) -> None:
-    log(line.action, line.level, **line.fields)

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import MutableMapping
+from collections.abc import Iterable, MutableMapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, Literal
 
 import msgspec
 import structlog
 
+from scheduler_daemon.core.commands import LogLine
 from scheduler_daemon.runtime.clock import SystemClock
 
 ACTIONS: Final[dict[str, str]] = {
@@ -98,27 +99,28 @@ class _Lines:
     def __init__(self, least: str) -> None:
         self._out = _Stderr()
         self._clock = SystemClock()
-        for level in _LEVELS[: _LEVELS.index(least)]:
-            setattr(self, level, _nothing)
+        self._wanted = frozenset(_LEVELS[_LEVELS.index(least) :])
 
     def info(self, action: str, **fields: Any) -> None:
-        self._say("info", action, fields)
+        self.say((("info", action, fields),))
 
     def warning(self, action: str, **fields: Any) -> None:
-        self._say("warning", action, fields)
+        self.say((("warning", action, fields),))
 
     def error(self, action: str, **fields: Any) -> None:
-        self._say("error", action, fields)
+        self.say((("error", action, fields),))
 
-    def _say(self, level: str, action: str, fields: dict[str, Any]) -> None:
+    def say(self, said: Iterable[tuple[str, str, dict[str, Any]]]) -> None:
+        """Write what is important enough, in one go."""
+        records = [self._record(*one) for one in said if one[0] in self._wanted]
+        if records:
+            self._out.write(b"".join(records))
+
+    def _record(self, level: str, action: str, fields: dict[str, Any]) -> bytes:
         if "exc_info" in fields:
             fields = dict(structlog.processors.format_exc_info(self, level, fields))
         ts = self._clock.now().at.replace(tzinfo=None).isoformat() + "Z"
-        self._out.write(_encode({"ts": ts, "level": level, "action": action, **fields}) + b"\n")
-
-
-def _nothing(_action: str, **_fields: Any) -> None:
-    """Less important than what is asked for."""
+        return _encode({"ts": ts, "level": level, "action": action, **fields}) + b"\n"
 
 
 def configure(log_format: str, level: str = "info") -> None:
@@ -151,3 +153,12 @@ def log(action: str, level: Level = "info", **fields: Any) -> None:
     if action not in ACTIONS:
         fields, action, level = {**fields, "unlisted": action}, "bug", "error"
     getattr(_logger, level)(action, **fields)
+
+
+def log_all(lines: Sequence[LogLine]) -> None:
+    """Say what the core has to say about one batch; as JSON in one write."""
+    if isinstance(_logger, _Lines) and all(line.action in ACTIONS for line in lines):
+        _logger.say((line.level, line.action, line.fields) for line in lines)
+        return
+    for line in lines:
+        log(line.action, line.level, **line.fields)

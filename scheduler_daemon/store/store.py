@@ -202,9 +202,8 @@ class Store:
             return
         self._check_begin(events)
         begun_s = self._timer()
-        future = asyncio.get_running_loop().run_in_executor(self._writing, self._write, events)
         try:
-            commit = await asyncio.shield(future)
+            commit = await asyncio.get_running_loop().run_in_executor(self._writing, self._write, events)
         except asyncio.CancelledError:
             self._failed = "a commit was abandoned, and whether it is durable was not waited for"
             raise
