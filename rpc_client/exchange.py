@@ -90,6 +90,7 @@ class Connections:
 
     def __init__(self, endpoint: Endpoint, *, tls: ssl.SSLContext | bool, rest_s: float, connect_s: float) -> None:
         self.kept = Kept()
+        self._in_use: set[asyncio.WriteTransport] = set()
         self._connector = _connector(endpoint, tls=tls, rest_s=rest_s)
         self._timeout = aiohttp.ClientTimeout(total=None, connect=connect_s, sock_connect=connect_s)
         loop = asyncio.get_running_loop()
@@ -97,7 +98,9 @@ class Connections:
         self._head = _head(self._address)
 
     async def close(self) -> None:
-        """Close every connection, those in use as well."""
+        """Close every connection; what is under way ends as if its connection was lost."""
+        for transport in self._in_use:
+            transport.abort()
         await self._connector.close()
 
     async def exchange(
@@ -119,7 +122,7 @@ class Connections:
                 return await self._exchange(headers, body, probe, answer_bytes_max)
             async with asyncio.timeout(timeout_s):
                 return await self._exchange(headers, body, probe, answer_bytes_max)
-        except (aiohttp.ClientError, HttpProcessingError, OSError) as error:
+        except (aiohttp.ClientError, aiohttp.EofStream, HttpProcessingError, OSError) as error:
             cut = isinstance(error, aiohttp.ServerDisconnectedError | aiohttp.ClientOSError)
             shortage = getattr(error, "errno", None) in _OUR_OWN_SHORTAGE
             raise Unanswered(_words(error, timeout_s), cut=cut, shortage=shortage) from error
@@ -128,27 +131,37 @@ class Connections:
         self, headers: Mapping[str, str], body: bytes, probe: CallProbe, answer_bytes_max: int
     ) -> Answer:
         connection = await self._connect()
-        whole = False
+        protocol, transport, whole = connection.protocol, connection.transport, False
+        assert protocol is not None  # only a connection that was let go of has none
         try:
-            protocol = connection.protocol
-            assert protocol is not None  # only a connection that was let go of has none
+            if transport is not None:
+                self._in_use.add(transport)
+            spoken = protocol.should_close  # also where an answer that nobody asked for came while it rested
             protocol.set_response_params(read_until_eof=True, auto_decompress=False)
             extra = "".join([f"{name}: {value}\r\n" for name, value in headers.items()]).encode("ascii")
             request = b"%b%bContent-Length: %d\r\n\r\n%b" % (self._head, extra, len(body), body)
-            self.kept.send(connection.transport, request, probe)
+            self.kept.send(transport, request, probe, spoken=spoken)
             answer, whole = await _read(protocol, answer_bytes_max)
             return answer
         finally:
-            self._let_go(connection, whole=whole)
+            self._let_go(connection, transport, whole=whole)
 
     async def _connect(self) -> aiohttp.connector.Connection:
         try:
             return await self._connector.connect(self._address, [], self._timeout)
         except TimeoutError as error:
             raise aiohttp.ConnectionTimeoutError("the server did not take the connection in time") from error
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            raise aiohttp.ClientConnectionError("closed while connecting") from None  # it cancels what it waits for
 
-    def _let_go(self, connection: aiohttp.connector.Connection, *, whole: bool) -> None:
-        transport = connection.transport
+    def _let_go(
+        self, connection: aiohttp.connector.Connection, transport: asyncio.Transport | None, *, whole: bool
+    ) -> None:
+        if transport is not None:
+            self._in_use.discard(transport)
         if whole and self.kept.trusted and transport is not None and not transport.get_write_buffer_size():
             connection.release()
             return
@@ -188,7 +201,9 @@ async def _read(protocol: ResponseHandler, bytes_max: int) -> tuple[Answer, bool
     return Answer(message.code, message.reason, bytes(whole)), True
 
 
-def _words(error: aiohttp.ClientError | HttpProcessingError | OSError, timeout_s: float | None) -> str:
+def _words(
+    error: aiohttp.ClientError | aiohttp.EofStream | HttpProcessingError | OSError, timeout_s: float | None
+) -> str:
     """What happened, for somebody who knows the address and not the library."""
     if isinstance(error, HttpProcessingError):
         return f"not HTTP: {error.message}"

@@ -5,10 +5,10 @@ Must never know: JSON-RPC, the HTTP library, how an answer is judged.
 
 A request is handed to its connection in one piece, and `CallProbe.sent` is set just before: the flag can be early, never late.
 
-In that moment a connection that was kept since an earlier call is looked at as well. If the server has closed it, or
-said anything on it, in between, it is not written to: nothing has left, and the call is free to take another. What a
-server closes after this look may have been read by it, on a kept connection as on a new one. A server that does so has
-broken its word to keep the connection, or is ending; it is not taken at its word again.
+In that moment a connection that was kept since an earlier call is looked at as well. If the server has closed it,
+answered on it unasked, or does not take what was sent before, it is not written to: nothing has left, and the call is
+free to take another. What a server closes after this look may have been read by it, on a kept connection as on a new
+one. A server that does so has broken its word to keep the connection, or is ending; it is not taken at its word again.
 """
 
 import select
@@ -40,16 +40,17 @@ class Kept:
         self.trusted = True
         self._used: WeakSet[BaseTransport] = WeakSet()
 
-    def send(self, transport: WriteTransport | None, request: bytes, probe: CallProbe) -> None:
+    def send(self, transport: WriteTransport | None, request: bytes, probe: CallProbe, *, spoken: bool) -> None:
         """Write one request, unless the connection is closed, or was kept and is not to be relied on.
 
+        `spoken` says that something came in on it that was read already, where looking at the socket cannot show it.
         Raises ConnectionResetError, with `probe.stale` set, when nothing was written for that reason.
         """
         if transport is not None and not transport.is_closing():
             probe.reused = transport in self._used
             if not probe.reused:
                 self._used.add(transport)
-            elif not self.trusted or _has_spoken(transport):
+            elif spoken or not self.trusted or not _is_quiet(transport):
                 transport = None
         else:
             transport = None
@@ -62,11 +63,14 @@ class Kept:
             probe.on_sent()
 
 
-def _has_spoken(transport: BaseTransport) -> bool:
-    """Whether the peer sent something, its goodbye included, on a connection on which it is our turn."""
+def _is_quiet(transport: BaseTransport) -> bool:
+    """Whether the peer has sent nothing, its goodbye included, since it was our turn, and takes bytes.
+
+    Bytes of an earlier request that it did not take may lie below TLS, where no transport counts them.
+    """
     opened = transport.get_extra_info("socket")
     if opened is None:
-        return False
+        return True
     look = select.poll()
-    look.register(opened.fileno(), select.POLLIN)
-    return bool(look.poll(0))
+    look.register(opened.fileno(), select.POLLIN | select.POLLOUT)
+    return look.poll(0) == [(opened.fileno(), select.POLLOUT)]

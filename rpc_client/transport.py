@@ -41,7 +41,7 @@ from rpc_client.proof import CallProbe
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """What bounds a call.
 
-    `read_s` is the whole time of a read that names no `timeout_s`. A kept connection is dropped after
+    `read_s` is the time of each try of a read that names no `timeout_s`. A kept connection is dropped after
     `keepalive_s` of rest, which is shorter than common servers keep theirs, so that a stale one stays an exception; one
     that carries what may execute after `reuse_s`, well below the two seconds that are the least any server is known to give.
     """

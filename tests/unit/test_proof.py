@@ -20,11 +20,11 @@ class Line:
         self.ours.abort()
         self.theirs.close()
 
-    def send(self, kept):
+    def send(self, kept, *, spoken=False):
         """What became of one request on this connection."""
         probe = CallProbe()
         try:
-            kept.send(self.ours, b"{}", probe)
+            kept.send(self.ours, b"{}", probe, spoken=spoken)
         except ConnectionResetError:
             assert not probe.sent
         return probe
@@ -64,6 +64,17 @@ async def test_a_kept_connection_on_which_the_server_has_spoken_carries_nothing(
         probe = line.send(kept)
         assert line.arrived() == b"{}"
     assert (probe.sent, probe.reused, probe.stale) == (False, True, True)
+
+
+@pytest.mark.parametrize("used", [False, True])
+async def test_what_was_read_from_a_kept_connection_already_counts_as_spoken(used):
+    """A new one may have brought a greeting; what it is worth shows in the answer."""
+    kept = Kept()
+    async with Line() as line:
+        if used:
+            line.send(kept)
+        probe = line.send(kept, spoken=True)
+    assert (probe.sent, probe.stale) == (not used, used)
 
 
 async def test_a_connection_that_the_loop_knows_to_be_closed_carries_nothing():
