@@ -37,7 +37,7 @@ _AHEAD = timedelta(seconds=AHEAD_S)
 _TICK = timedelta(microseconds=1)
 _NEVER_ADMITTED = datetime(1, 1, 1, tzinfo=UTC)
 _STALE_MIN, _STALE_RATIO = 64, 4
-_FEW = 32
+_FEW, _FEW_OF = 32, 8
 
 FairKey = tuple[datetime, datetime, str]
 Timer = tuple[str, str]
@@ -76,8 +76,9 @@ class LazyQueue(Generic[P, K]):
         else:
             heapq.heappush(self._heap, entry)
         if len(row) + len(self._heap) > _STALE_MIN + _STALE_RATIO * len(valid):
-            self._row = deque(sorted((of, kept) for kept, of in valid.items()))
-            self._heap = []
+            self._heap = [(of, kept) for kept, of in valid.items()]
+            heapq.heapify(self._heap)
+            row.clear()
 
     def top(self) -> P | None:
         """The smallest priority there is."""
@@ -119,7 +120,7 @@ class LazyQueue(Generic[P, K]):
         """In no order.  Where a good part of the heap is due, to look at all of it costs less than to pop one by one."""
         heap = self._heap
         taken: list[tuple[Any, K]] = []
-        few = _FEW + len(heap) // _FEW
+        few = _FEW + len(heap) // _FEW_OF
         while heap and not priority < heap[0][0]:
             if len(taken) == few:
                 taken += [entry for entry in heap if not priority < entry[0]]

@@ -36,8 +36,10 @@ UNSENT_MAX = 16
 all of them had a connection, and a server's queue of new connections may be no longer than a hundred.
 """
 
-HEAD_START_S = 0.02
-"""After this time they hold up nobody any more: a server may be far away, or may take no connection at all."""
+ROUND_S = 0.02
+"""How long that number stands before it is looked at.  A server that is far away, or takes no connection at all, lets hardly any leave
+in a round; then twice as many may begin, and so on, so that a thousand have begun within a few rounds.
+"""
 
 _Call = Coroutine[Any, Any, Ending]
 _Question = Callable[..., Coroutine[Any, Any, list[cmd.Observation]]]
@@ -58,7 +60,9 @@ class Dispatcher:
         self._report = report
         self._awaiting: dict[int, cmd.StartCall | cmd.ResumeCall] = {}
         self._unsent: set[int] = set()
-        self._head_start: asyncio.TimerHandle | None = None
+        self._unsent_max = UNSENT_MAX
+        self._left = 0
+        self._round: asyncio.TimerHandle | None = None
         self._calls: dict[int, asyncio.Task[None]] = {}
         self._asks: set[asyncio.Task[Any]] = set()
         self._about_runs = asyncio.Semaphore(ASKS_MAX)
@@ -117,22 +121,31 @@ class Dispatcher:
 
     def _begin(self) -> None:
         """Begin calls in their order, while few are yet to leave."""
-        while self._awaiting and len(self._unsent) < UNSENT_MAX:
+        while self._awaiting and len(self._unsent) < self._unsent_max:
             seq = next(iter(self._awaiting))
             effect = self._awaiting.pop(seq)
             self._unsent.add(seq)
             task = self._calls[seq] = asyncio.create_task(self._carry(effect))
             task.add_done_callback(partial(self._ended, effect))
-        if self._awaiting and self._head_start is None:
-            self._head_start = asyncio.get_running_loop().call_later(HEAD_START_S, self._go_on)
+        if not self._awaiting:
+            self._unsent_max = UNSENT_MAX
+            if self._round is not None:
+                self._round.cancel()
+                self._round = None
+        elif self._round is None:
+            self._left = 0
+            self._round = asyncio.get_running_loop().call_later(ROUND_S, self._end_round)
 
-    def _go_on(self) -> None:
-        self._head_start = None
-        self._unsent.clear()
+    def _end_round(self) -> None:
+        self._round = None
+        if self._left < 2 * self._unsent_max:
+            self._unsent_max *= 2
         self._begin()
 
     def _sent(self, seq: int) -> None:
-        self._unsent.discard(seq)
+        if seq in self._unsent:
+            self._unsent.remove(seq)
+            self._left += 1
         self._begin()
 
     def _ended(self, effect: cmd.StartCall | cmd.ResumeCall, task: asyncio.Task[None]) -> None:

@@ -40,10 +40,10 @@ class Server:
 
 
 class Stage:
-    def __init__(self):
+    def __init__(self, count=MANY):
         self.server, self.reports = Server(), []
         self.dispatcher = Dispatcher(self.server, None, None, self.reports.append)  # no question is asked here
-        for seq in range(MANY):
+        for seq in range(count):
             self.dispatcher.perform(start(seq))
 
     @property
@@ -95,6 +95,29 @@ async def test_a_server_that_takes_no_connection_holds_nobody_up_for_long(stage)
     async with asyncio.timeout(5):
         await stage.server.all_begun.wait()
     assert stage.order == [f"{seq}" for seq in range(MANY)]
+
+
+async def test_where_hardly_any_leaves_more_and_more_begin_at_a_time():
+    stage = Stage(10 * MANY)
+    most = []
+    async with asyncio.timeout(5):
+        while len(stage.server.connecting) < 10 * MANY:
+            begun = len(stage.server.connecting)
+            if begun and begun not in most:
+                most.append(begun)
+            await asyncio.sleep(0.001)
+    assert most == [UNSENT_MAX << doubled for doubled in range(len(most))]
+    await stage.dispatcher.fence()
+
+
+async def test_the_next_crowd_begins_with_few_again(stage):
+    await asyncio.wait_for(stage.server.all_begun.wait(), 5)
+    stage.server.let_send(MANY)
+    await settled()
+    for seq in range(MANY, 2 * MANY):
+        stage.dispatcher.perform(start(seq))
+    await settled()
+    assert len(stage.server.connecting) == UNSENT_MAX
 
 
 async def test_one_that_ends_without_a_connection_makes_room(stage):
