@@ -204,8 +204,7 @@ class Update(_Params, frozen=True, kw_only=True):
 
     def changes(self) -> dict[str, Any]:
         """The given fields as values of the core.  Raises `Rejected` like `Create.definition`."""
-        fields: dict[str, Any] = {name: getattr(self, name) for name in self.__struct_fields__}
-        given = {name: value for name, value in fields.items() if value is not None}
+        given = {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
         del given["schedule_id"], given["expected_revision"]
         if self.trigger is not None:
             given["trigger"] = _trigger_of(self.trigger)

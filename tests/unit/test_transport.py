@@ -481,8 +481,8 @@ async def test_a_blocking_call_is_never_sent_twice():
         assert len(server.received) == 2
 
 
-@pytest.mark.parametrize(("reuse_s", "connections"), [(60.0, 1), (0.0, 3)])
-async def test_a_blocking_call_takes_a_connection_that_was_used_a_moment_ago_and_no_older_one(reuse_s, connections):
+async def connections_for_three_calls(*, reuse_s, answers_each=1):
+    """How many connections three calls in a row open to a server that answers each request so many times."""
     accepted = 0
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter):
@@ -490,31 +490,22 @@ async def test_a_blocking_call_takes_a_connection_that_was_used_a_moment_ago_and
         accepted += 1
         head = bytearray()
         while (request := await read_request(reader, head)) is not None:
-            writer.write(http_answer(b'{"jsonrpc":"2.0","id":%d,"result":1}' % request["id"]))
+            writer.write(http_answer(b'{"jsonrpc":"2.0","id":%d,"result":1}' % request["id"]) * answers_each)
 
     limits = Limits(reuse_s=reuse_s)
     async with listening(serve) as port, Transport(f"http://127.0.0.1:{port}", limits=limits) as transport:
         for _ in range(3):
             assert await transport.call("m", {}, blocking=True) == Answered(1)
-    assert accepted == connections
+    return accepted
+
+
+@pytest.mark.parametrize(("reuse_s", "connections"), [(60.0, 1), (0.0, 3)])
+async def test_a_blocking_call_takes_a_connection_that_was_used_a_moment_ago_and_no_older_one(reuse_s, connections):
+    assert await connections_for_three_calls(reuse_s=reuse_s) == connections
 
 
 async def test_a_connection_by_which_more_came_than_was_asked_for_is_not_used_again():
-    accepted = 0
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter):
-        nonlocal accepted
-        accepted += 1
-        head = bytearray()
-        while (request := await read_request(reader, head)) is not None:
-            answer = http_answer(b'{"jsonrpc":"2.0","id":%d,"result":1}' % request["id"])
-            writer.write(answer + answer)
-
-    limits = Limits(reuse_s=60.0)
-    async with listening(serve) as port, Transport(f"http://127.0.0.1:{port}", limits=limits) as transport:
-        for _ in range(3):
-            assert await transport.call("m", {}, blocking=True) == Answered(1)
-    assert accepted == 3
+    assert await connections_for_three_calls(reuse_s=60.0, answers_each=2) == 3
 
 
 async def test_an_answer_that_nobody_asked_for_is_not_taken_for_that_of_the_next_call():
