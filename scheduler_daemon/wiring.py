@@ -88,6 +88,7 @@ async def _serve(config: Config) -> int:
         systemd.notify("READY=1")
         await _until(asked_to_stop, host)
         systemd.notify("STOPPING=1")
+    host.raise_failure()
     return errors.EXIT_OK
 
 

@@ -133,10 +133,8 @@ class Host:
 
         That is `StorageFailed`, `OwnershipLost`, or `ServerRefused` when the server must not be used.
         """
-        done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            if not task.cancelled():
-                task.result()
+        await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+        self.raise_failure()
 
     async def stop(self) -> None:
         """Stop admitting, let open calls end within the grace, fence what is left, release the store."""
@@ -157,6 +155,13 @@ class Host:
         await self.stop()
         self.store.close()
         log("stopped")
+
+    def raise_failure(self) -> None:
+        """Raise what made going on impossible, if anything did.  Ask once more after `close`: of the way out nobody else tells."""
+        for task in self._tasks:
+            if task.done() and not task.cancelled():
+                task.result()
+        self.store.check_trusted()
 
     async def _drain(self, engine: Engine) -> None:
         asked, deciding = engine.submit(cmd.Drain()), self._tasks[0]

@@ -219,12 +219,13 @@ class Store:
     def _check_begin(self, events: Sequence[Event]) -> None:
         if self._journal is None or self._opening is None:
             raise RuntimeError("the store is not open")
-        self._check_trusted()
+        self.check_trusted()
         first = events[0]
         if not self._written.begun and not (isinstance(first, EpochStarted) and first.epoch == self._opening.epoch):
             raise ValueError(f"the first event must begin epoch {self._opening.epoch}")
 
-    def _check_trusted(self) -> None:
+    def check_trusted(self) -> None:
+        """Raise `StorageFailed` or `OwnershipLost` if that happened to anything since the start, whoever was told of it then."""
         if self._failed is not None:
             raise StorageFailed(self._failed)
         if self._lost is not None:
@@ -259,7 +260,7 @@ class Store:
 
     def check_ownership(self) -> None:
         """Raise `OwnershipLost` unless the store is ours, `StorageFailed` if it cannot be trusted.  Costs some microseconds."""
-        self._check_trusted()
+        self.check_trusted()
         self._lock.check()
 
     # --- reading ---
@@ -296,7 +297,8 @@ class Store:
     async def checkpoint(self, state: State) -> None:
         """Write histories and a snapshot of the committed state, and drop what that makes superfluous.  Commits go on meanwhile.
 
-        Raises `StorageFull` (nothing is lost, it may be tried again) and `StorageFailed`.
+        Raises `StorageFull` (nothing is lost, it may be tried again) and `StorageFailed`.  Cancelled, it still waits for the end of what
+        was begun, so that a failure of it is known before anybody calls this store well.
         """
         journal = self._begin_checkpoint(state)
         captured = capture(state, self._written.seq, self._written.at, self._damage_lines(state), self._age_until())
@@ -307,10 +309,14 @@ class Store:
             self._tidying, self._checkpointer.run, captured, self._tail.freeze()
         )
         future.add_done_callback(lambda done: self._end_checkpoint(done, written, captured.aged_until))
-        await asyncio.shield(future)
+        try:
+            await asyncio.shield(future)
+        except asyncio.CancelledError:
+            await asyncio.wait({future})
+            raise
 
     def _begin_checkpoint(self, state: State) -> Journal:
-        self._check_trusted()
+        self.check_trusted()
         if self._journal is None or not self._written.begun:
             raise RuntimeError("the store has no batch of this epoch yet")
         if self._checkpointing:

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Iterable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
@@ -164,6 +164,28 @@ def traced(trace: Path, calls: str, fault: str, paths: Iterable[Path | str] = ()
         *("strace", "-f", "-qq", *quick, "-y", "-ttt", "-o", str(trace), *where),
         *("-e", f"trace={calls}", "-e", f"inject={calls}:{fault}", "-e", "signal=none"),
     )
+
+
+@asynccontextmanager
+async def failing(daemon: Daemon, call: str) -> AsyncIterator[None]:
+    """From now on this call of a daemon that runs already fails with EIO, until the block ends."""
+    assert daemon.process is not None
+    tracer = await asyncio.create_subprocess_exec(
+        *("strace", "-f", "-p", str(daemon.process.pid), "-o", os.devnull),
+        *("-e", f"trace={call}", "-e", f"inject={call}:error=EIO", "-e", "signal=none"),
+        stderr=asyncio.subprocess.PIPE,
+    )
+    assert tracer.stderr is not None
+    try:
+        async with asyncio.timeout(END_S):
+            said = (await tracer.stderr.readline()).decode()
+        if "attached" not in said:
+            pytest.skip(f"SKIP: strace cannot trace what runs already here: {said.strip()}")
+        yield
+    finally:
+        with suppress(ProcessLookupError):
+            tracer.terminate()
+        await tracer.communicate()
 
 
 def injected(trace: Path) -> list[str]:

@@ -18,6 +18,7 @@ from tests.crash.daemons import (
     create,
     daemon_on,
     ended,
+    failing,
     injected,
     need_strace,
     ready,
@@ -189,6 +190,30 @@ async def test_after_a_failed_sync_the_process_ends_at_once_and_a_restart_serves
         await last_row(app, "later", "completed")
         assert await daemon.stop() == 0
     verified(store)
+
+
+async def test_a_sync_that_fails_while_a_stop_waits_for_the_last_run_is_no_stop_in_order(tmp_path, served):
+    need_strace()
+    face, gate = served
+    daemon = daemon_on(tmp_path / "logs", tmp_path / "store", face.url)
+    async with daemon, daemon.app() as app:
+        await create(app, "open", DUE_S, GATED)
+        await last_row(app, "open", "running")
+        daemon.process.send_signal(signal.SIGTERM)
+        await until(lambda: _said(daemon, "draining"), seconds=END_S)
+        async with failing(daemon, "fdatasync"):
+            gate.set()  # its result comes, and cannot be made durable
+            assert await ended(daemon) == EXIT_STORAGE_FAILED
+        assert daemon.log()[-1]["action"] == "storage_failed"
+    async with daemon, daemon.app() as app:
+        await last_row(app, "open", "completed")
+        assert await daemon.stop() == 0
+    assert len(face.fake.execution_log) == 1
+    verified(daemon.store)
+
+
+async def _said(daemon, action: str) -> bool:
+    return any(line["action"] == action for line in daemon.log())
 
 
 # --- a full disk ------------------------------------------------------------------------------------------------------

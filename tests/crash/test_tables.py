@@ -78,6 +78,8 @@ FAULTS_AND_WHAT_IS_DONE = {
     "a failed sync, an I/O error": (
         (FAULTS, "test_after_a_failed_sync_nothing_is_written_any_more"),
         (FAULTS, "test_an_io_error_at_a_write_ends_the_store"),
+        (FAULTS, "test_a_checkpoint_that_fails_after_nobody_waits_for_it_any_more_ends_the_store_all_the_same"),
+        (PROCESS, "test_a_sync_that_fails_while_a_stop_waits_for_the_last_run_is_no_stop_in_order"),
         (SIMULATED, "test_a_failed_sync_is_never_tried_again"),
         (PROCESS, "test_after_a_failed_sync_the_process_ends_at_once_and_a_restart_serves_what_was_durable"),
     ),

@@ -96,6 +96,9 @@ class Daemon:
         self.ready = False
         try:
             await host.close()
+            host.raise_failure()
+        except ENDINGS as failure:
+            self.failure = self.failure or failure
         except Exception as error:
             self._broke(error)
         self.process.kill()

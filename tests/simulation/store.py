@@ -172,6 +172,10 @@ class SimStore:
         if self.lost or self.disk.owner is not self:
             raise OwnershipLost("the lock is somebody else's")
 
+    def check_trusted(self) -> None:
+        if self.failed:
+            raise StorageFailed("fdatasync: input/output error")
+
     async def commit(self, events: Sequence[Event]) -> None:
         """One write.  Until it returns the batch may or may not be what the next process reads."""
         if self.failed:

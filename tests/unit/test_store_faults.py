@@ -4,6 +4,7 @@ import asyncio
 import errno
 import os
 import resource
+import threading
 from contextlib import contextmanager, suppress
 
 import pytest
@@ -208,6 +209,33 @@ def test_a_checkpoint_whose_sync_fails_ends_the_store(shelf):
     heal(shelf)
     with pytest.raises(StorageFailed):
         shelf.commit(*shelf.scribe.skip("a"))
+
+
+def test_a_checkpoint_that_fails_after_nobody_waits_for_it_any_more_ends_the_store_all_the_same(shelf):
+    """A daemon that is asked to stop cancels the checkpoint that it was about to wait for; its exit code tells of it."""
+    shelf.commit(*shelf.scribe.ran("a"))
+    begun, let_go = threading.Event(), threading.Event()
+
+    def slow_and_failed(_path):
+        begun.set()
+        let_go.wait(5)
+        raise OSError(errno.EIO, "input/output error")
+
+    async def stop():
+        checkpoint = asyncio.create_task(shelf.store.checkpoint(shelf.scribe.state))
+        await asyncio.to_thread(begun.wait, 5)
+        checkpoint.cancel()
+        await asyncio.sleep(0)
+        assert not checkpoint.done()
+        shelf.store.check_trusted()
+        let_go.set()
+        with pytest.raises(asyncio.CancelledError):
+            await checkpoint
+
+    shelf.fs.syncfs = slow_and_failed
+    asyncio.run(stop())
+    with pytest.raises(StorageFailed, match="checkpoint"):
+        shelf.store.check_trusted()
 
 
 def test_after_checkpoints_without_room_the_next_is_not_wanted_at_once(shelf, monkeypatch):
