@@ -37,7 +37,7 @@ _AHEAD = timedelta(seconds=AHEAD_S)
 _TICK = timedelta(microseconds=1)
 _NEVER_ADMITTED = datetime(1, 1, 1, tzinfo=UTC)
 _STALE_MIN, _STALE_RATIO = 64, 4
-_FEW, _FEW_OF = 32, 8
+_FEW, _FEW_OF = 32, 32
 
 FairKey = tuple[datetime, datetime, str]
 Timer = tuple[str, str]
@@ -76,9 +76,27 @@ class LazyQueue(Generic[P, K]):
         else:
             heapq.heappush(self._heap, entry)
         if len(row) + len(self._heap) > _STALE_MIN + _STALE_RATIO * len(valid):
-            self._heap = [(of, kept) for kept, of in valid.items()]
+            self._shed()
+
+    def set_all(self, entries: list[tuple[P, K]]) -> None:
+        """As `set` for each of these, whose keys differ; for a crowd, of which the first must not wait for the last."""
+        valid, row = self._valid, self._row
+        fresh = sorted(entry for entry in entries if valid.get(entry[1]) != entry[0])
+        if not fresh:
+            return
+        valid.update({key: priority for priority, key in fresh})
+        if not row or fresh[0] > row[-1]:
+            row.extend(fresh)
+        else:
+            self._heap += fresh
             heapq.heapify(self._heap)
-            row.clear()
+        if len(row) + len(self._heap) > _STALE_MIN + _STALE_RATIO * len(valid):
+            self._shed()
+
+    def _shed(self) -> None:
+        self._heap = [(of, kept) for kept, of in self._valid.items()]
+        heapq.heapify(self._heap)
+        self._row.clear()
 
     def top(self) -> P | None:
         """The smallest priority there is."""
@@ -179,11 +197,23 @@ class Agenda:
 
     # --- standing: due on time, in line, and not written down yet ---
 
-    def stand(self, schedule: Schedule, instant: datetime) -> None:
-        """Let this due instant wait in line without a record of its own, for `STAND` at most."""
-        schedule_id = schedule.definition.schedule_id
-        self._standing.set(schedule_id, instant)
-        self._line.set(schedule_id, fair_key(schedule, instant))
+    def stand(self, draft: Draft, due: list[str]) -> list[str]:
+        """Let each of these wait in line with its next instant and no record of its own, for `STAND` at most.
+
+        Returns those that may not.
+        """
+        places: list[tuple[FairKey, str]] = []
+        others: list[str] = []
+        schedules, next_at = draft.schedules, self.next_at
+        for schedule_id in due:
+            schedule, instant = schedules.get(schedule_id), next_at.get(schedule_id)
+            if schedule is None or instant is None or not may_stand(draft, schedule, instant):
+                others.append(schedule_id)
+            else:
+                places.append((fair_key(schedule, instant), schedule_id))
+        self._line.set_all(places)
+        self._standing.set_all([(place[1], schedule_id) for place, schedule_id in places])
+        return others
 
     def standing_at(self, schedule_id: str) -> datetime | None:
         """The instant with which this schedule stands, if it does."""

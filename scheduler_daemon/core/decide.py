@@ -27,7 +27,7 @@ from scheduler_daemon.core.admission import (
     newest_due,
     waiting_now,
 )
-from scheduler_daemon.core.agenda import FairKey, Timer, fair_key, may_stand, waiting
+from scheduler_daemon.core.agenda import FairKey, Timer, fair_key, waiting
 from scheduler_daemon.core.closing import (
     block_for_fault,
     close_all,
@@ -143,7 +143,7 @@ def _consume_due(planner: Planner) -> list[Contender]:
     agenda = planner.draft.agenda
     due = agenda.due(planner.at)
     if len(due) > WRITTEN_MAX:
-        due = [schedule_id for schedule_id in due if not _stand(planner.draft, schedule_id)]
+        due = agenda.stand(planner.draft, due)
     due += agenda.stood_long(planner.at)
     for schedule_id in due:
         schedule = planner.draft.schedules.get(schedule_id)
@@ -160,15 +160,6 @@ def _consume_due(planner: Planner) -> list[Contender]:
         else:
             planner.draft.touch(schedule_id)
     return contenders
-
-
-def _stand(draft: Draft, schedule_id: str) -> bool:
-    """Let it stand in line with its one instant, if that is all there is to it."""
-    schedule, instant = draft.schedules.get(schedule_id), draft.agenda.next_at.get(schedule_id)
-    if schedule is None or instant is None or not may_stand(draft, schedule, instant):
-        return False
-    draft.agenda.stand(schedule, instant)
-    return True
 
 
 def _consume(planner: Planner, schedule: Schedule) -> Sequence[datetime]:

@@ -7,6 +7,7 @@ import contextlib
 import os
 import platform
 import statistics
+import tempfile
 import time
 from pathlib import Path
 from typing import NamedTuple
@@ -61,18 +62,13 @@ def first_in_line() -> bool:
 
 def write_ms(folder: Path, count: int = 200) -> float:
     """The median of one append of 200 bytes with its `fdatasync`."""
-    path = folder / "probe"
-    descriptor = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
     took = []
-    try:
+    with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
         for _ in range(count):
             began = time.perf_counter()
-            os.write(descriptor, b"x" * 200)
-            os.fdatasync(descriptor)
+            file.write(b"x" * 200)
+            os.fdatasync(file.fileno())
             took.append((time.perf_counter() - began) * 1000)
-    finally:
-        os.close(descriptor)
-        path.unlink()
     return round(statistics.median(took), 3)
 
 
